@@ -1,0 +1,96 @@
+"""Finding and reading the TOML files of ``models/`` and ``hardware/``: names, aliases, did-you-mean."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from planner.errors import BadInput, did_you_mean
+
+T = TypeVar("T", bound=BaseModel)
+
+PACKAGE = Path(__file__).resolve().parent.parent
+MAX_FILE_BYTES = 10_000_000
+
+
+def folder(kind: str) -> Path:
+    """Return the catalog folder: inside an installed package, else beside it in a checkout."""
+    installed = PACKAGE / kind
+    return installed if installed.is_dir() else PACKAGE.parent / kind
+
+
+def read_text(path: Path) -> str:
+    """Read a user's text file.
+
+    Raises
+    ------
+    BadInput
+        The file is missing, a folder, unreadable, larger than 10 MB, or not UTF-8.
+    """
+    try:
+        if not path.is_file():
+            raise BadInput(f"{path} is not a file")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise BadInput(f"{path} is larger than {MAX_FILE_BYTES // 1_000_000} MB, which no configuration is")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot read {path}: {error}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read one TOML file; a syntax error is reported with its line."""
+    try:
+        return tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise BadInput(f"{path} is nested too deeply") from error
+
+
+def validated(kind: type[T], data: dict[str, Any], where: str) -> T:
+    """Build a spec from plain data; the first problem becomes one sentence with its key."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "(top level)"
+        hint = did_you_mean(str(first["loc"][-1]), kind.model_fields) if first["type"] == "extra_forbidden" else ""
+        raise BadInput(f"{where}: {key}: {first['msg']}{hint}") from error
+
+
+@cache
+def names(kind: str) -> dict[str, Path]:
+    """Every name and alias of a catalog and its file. Names are lower case."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder(kind).glob("*.toml")):
+        found[path.stem.lower()] = path
+    for path in list(found.values()):
+        for alias in read_toml(path).get("aliases", ()):
+            found.setdefault(str(alias).lower(), path)
+    return found
+
+
+def entries(kind: str) -> list[str]:
+    """Return the canonical names of a catalog, sorted (no aliases)."""
+    return sorted({path.stem for path in names(kind).values()})
+
+
+def find(kind: str, name: str) -> Path:
+    """Return the file of a catalog entry.
+
+    Raises
+    ------
+    BadInput
+        No entry has that name; the nearest one is suggested.
+    """
+    known = names(kind)
+    if name.lower() in known:
+        return known[name.lower()]
+    noun = {"models": "model", "hardware": "hardware"}[kind]
+    raise BadInput(f"unknown {noun} {name!r}{did_you_mean(name, known)} (plan-parallel {kind} lists them all)")

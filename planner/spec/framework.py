@@ -1,0 +1,106 @@
+"""A training framework as the planner sees it: limits for the rules, habits for the cost module.
+
+The values live with each framework in ``planner/frameworks/``; nothing below that folder knows a
+framework's name. Every figure's source stands in the profile's own module.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from planner.spec.plan import ContextParallelKind, Offload, Recompute, Schedule
+
+
+class Limits(BaseModel):
+    """What the framework can express and refuses."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schedules: tuple[Schedule, ...] = ("none", "gpipe", "1f1b", "interleaved")
+    zero_stages: tuple[int, ...] = (0, 1)
+    zero_stages_with_pipeline: tuple[int, ...] = (0, 1)
+    hybrid_sharding: bool = False
+    context_parallel_kinds: tuple[ContextParallelKind, ...] = ("ring", "all_gather", "all_to_all")
+    replicates_kv_heads: bool = True
+    """KV heads fewer than the tensor ranks are copied (Megatron) instead of refused."""
+    expert_parallel: bool = True
+    expert_tensor_parallel: bool = True
+    max_tensor_parallel: int | None = None
+    max_pipeline_parallel: int | None = None
+    max_context_parallel: int | None = None
+    vocab_multiple: int = 128
+    """The vocabulary is padded to a multiple of this times tensor_parallel (0 = never padded: it must divide)."""
+    uneven_stages: Literal["even", "ends", "any"] = "any"
+    """``even``: layers divide over stages; ``ends``: first and last may differ; ``any``: free layout."""
+    recompute: tuple[Recompute, ...] = ("none", "selective", "full")
+    recompute_per_stage: bool = False
+    """Stages may recompute different numbers of layers."""
+    partial_recompute: bool = True
+    """A stage may recompute some of its layers (else all or none)."""
+    microbatches_at_least_stages: bool = False
+    """1F1B and GPipe refuse fewer micro-batches than stages (PyTorch)."""
+    interleaved_multiple_of_stages: bool = True
+    """Interleaving needs m to be a multiple of p (Megatron)."""
+    sequence_parallel_required_with_tensor: bool = False
+    moe_tensor_needs_sequence_parallel: bool = True
+    offloads: tuple[Offload, ...] = ("none", "optimizer")
+
+
+class MemoryHabits(BaseModel):
+    """How the framework fills memory. Bytes are per parameter or per element unless the name says otherwise."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weight_bytes: float = 2.0
+    gradient_bytes: float = 4.0
+    optimizer_bytes: float = 12.0
+    """fp32 master, momentum, variance."""
+    sharded_weights_are_master: bool = False
+    """FSDP2: the sharded copy is the fp32 master and a unit's 16-bit weights are gathered (16/d in all)."""
+    loss_saved_bytes: float = 6.0
+    """Per logit, kept until the backward pass."""
+    loss_peak_bytes: float = 8.0
+    """Per logit, at the worst moment."""
+    dummy_weight_gradients: bool = False
+    """Transformer Engine keeps one 16-bit tensor per distinct weight shape."""
+    activation_style: Literal["fused", "unfused"] = "fused"
+    reserved_over_allocated: float = Field(default=1.05, ge=1)
+    context_bytes: float = 1.5e9
+    """CUDA context and loaded kernels. [byte]"""
+    communicator_bytes: float = 0.5e9
+    """Per live communicator group. [byte]"""
+
+
+class TimeHabits(BaseModel):
+    """How the framework spends time and what it hides. Fractions are of the collective's own time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attention_kernel: str = "fa3"
+    """Preferred kernel generation; the newest one the accelerator has is used when it lacks this one."""
+    tensor_comm_hidden_fraction: float = 0.0
+    gradient_sync_overlaps: bool = True
+    parameter_gather_overlaps: bool = True
+    pipeline_sends_overlap: bool = True
+    """In the steady state of interleaved schedules."""
+    expert_comm_hidden_fraction: float = 0.0
+    kernels_per_layer: float = 60.0
+    """Launches per layer, forward and backward together thrice that; the host-bound floor."""
+    step_overhead_s: float = 0.02
+    straggler_per_doubling: float = 0.005
+    """Step-time growth per doubling of the GPUs beyond one node."""
+
+
+class FrameworkProfile(BaseModel):
+    """One framework: its limits and habits."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    version: str = ""
+    aliases: tuple[str, ...] = ()
+    limits: Limits = Limits()
+    memory: MemoryHabits = MemoryHabits()
+    time: TimeHabits = TimeHabits()
