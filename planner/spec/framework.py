@@ -66,6 +66,18 @@ class MemoryHabits(BaseModel):
     dummy_weight_gradients: bool = False
     """Transformer Engine keeps one 16-bit tensor per distinct weight shape."""
     activation_style: Literal["fused", "unfused"] = "fused"
+    fused_attention: bool = True
+    """False: the s x s scores are kept (before FlashAttention)."""
+    dropout_mask_bytes: float = 0.0
+    """Per token and hidden element of one layer: 2 with the two dropouts of GPT-2-era training."""
+    selective_modules: tuple[str, ...] = ("core_attn",)
+    """What selective recompute covers when the plan does not say."""
+    keeps_expert_output: bool = False
+    """The experts' output is kept until the router's probabilities are applied after them."""
+    gathered_units: float = 2.0
+    """Layers whose whole weights are on the GPU at once under ZeRO-3 (the current one and the prefetched)."""
+    reduced_units: float = 2.0
+    """Layers whose whole fp32 gradients are being reduced at once under ZeRO-3."""
     reserved_over_allocated: float = Field(default=1.05, ge=1)
     context_bytes: float = 1.5e9
     """CUDA context and loaded kernels. [byte]"""

@@ -1,0 +1,219 @@
+"""Activations that one layer keeps for its backward pass, per micro-batch, on one GPU.
+
+Letters: h hidden, a query heads, g KV heads, d head dim, f FFN width, E experts, k experts per token,
+s sequence, b micro-batch, t tensor ranks, c context ranks. T = b s / c is the tokens of one micro-batch on
+one tensor group. Two regions differ under tensor parallelism: the *token region* (norms, residuals,
+dropout) is divided by t only with sequence parallelism, the *tensor region* (between the column- and
+row-parallel products) always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.cost.setting import Setting
+from planner.cost.states import LOW_PRECISION, kv_heads_per_rank, padded_vocabulary
+from planner.cost.terms import Terms
+from planner.spec.framework import MemoryHabits
+from planner.spec.model import LayerKind, Model
+from planner.spec.request import PlanRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSaved(Terms):
+    """Saved bytes of one layer and one micro-batch, by the part that a selective recompute can drop."""
+
+    layer_input: Any = 0.0
+    residual: Any = 0.0
+    """Input of the MLP half: the residual stream after attention."""
+    norms: Any = 0.0
+    attention_projections: Any = 0.0
+    """Queries, keys, values."""
+    attention_core: Any = 0.0
+    """Output of the attention and its row statistics."""
+    attention_scores: Any = 0.0
+    """The s x s scores and their dropout: only without a fused kernel."""
+    latent: Any = 0.0
+    """Compressed queries, keys and values of multi-head latent attention."""
+    dropout: Any = 0.0
+    mlp_hidden: Any = 0.0
+    """Outputs of the first MLP products."""
+    mlp_activation: Any = 0.0
+    shared_hidden: Any = 0.0
+    shared_activation: Any = 0.0
+    routing: Any = 0.0
+    expert_input: Any = 0.0
+    expert_hidden: Any = 0.0
+    expert_activation: Any = 0.0
+    expert_output: Any = 0.0
+
+
+@dataclass(frozen=True)
+class LayerActivations:
+    """What one layer keeps per micro-batch, with and without the setting's recompute. [byte]."""
+
+    plain: Any
+    recomputed: Any
+    transient: Any
+    """Largest short-lived buffers of its backward pass beyond what is saved, recomputed parts included."""
+
+
+RECOMPUTE_DROPS: dict[str, tuple[str, ...]] = {
+    "core_attn": ("attention_scores",),
+    "mlp": ("mlp_hidden", "mlp_activation"),
+    "moe": (
+        "routing", "shared_hidden", "shared_activation",
+        "expert_input", "expert_hidden", "expert_activation", "expert_output",
+    ),
+    "moe_act": ("expert_activation",),
+    "shared_experts": ("shared_hidden", "shared_activation"),
+    "layernorm": ("norms",),
+    "mla_up_proj": ("attention_projections",),
+}  # fmt: skip
+"""Parts that a selectively recomputed module does not keep (Megatron-Core's module names)."""
+
+
+def tokens_per_micro_batch(setting: Setting, request: PlanRequest) -> Any:
+    """Tokens of one micro-batch on one tensor group: b s / c. [token]."""
+    return np.asarray(setting.micro_batch) * request.workload.seq_length / setting.context_parallel
+
+
+def token_region_divisor(setting: Setting) -> Any:
+    """Divisor of the token region: t with sequence parallelism, else 1."""
+    return np.where(setting.sequence_parallel, setting.tensor_parallel, 1)
+
+
+def layer_saved_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> LayerSaved:
+    """Bytes that one layer saves per micro-batch without recompute, by part.
+
+    References
+    ----------
+    Korthikanti et al. (arXiv 2205.05198) section 4 for the unfused sum 34 s b h + 5 a s^2 b; with a fused
+    attention kernel the scores are replaced by output and row statistics.
+    """
+    parts = _attention_parts(setting, request)
+    parts.update(_moe_parts(setting, request) if kind.moe else _mlp_parts(setting, request))
+    return LayerSaved(**parts)
+
+
+def layer_activation_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> LayerActivations:
+    """Saved bytes of one layer and micro-batch without and with recompute, and the backward transient."""
+    saved = layer_saved_bytes(kind, setting, request)
+    dropped = _dropped_bytes(saved, setting, request)
+    plain = saved.total
+    backward = _backward_transient(kind, setting, request)
+    return LayerActivations(plain, plain - dropped, backward + dropped)
+
+
+def _dropped_bytes(saved: LayerSaved, setting: Setting, request: PlanRequest) -> Any:
+    if setting.recompute == "none":
+        return 0.0 * saved.layer_input
+    if setting.recompute == "full":
+        return saved.total - saved.layer_input
+    modules = setting.recompute_modules or request.framework.memory.selective_modules
+    parts = {part for module in modules for part in RECOMPUTE_DROPS.get(module, ())}
+    return sum((getattr(saved, part) for part in sorted(parts)), 0.0 * saved.layer_input)
+
+
+def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
+    model, habits = request.model, request.framework.memory
+    h, t = model.hidden_size, np.asarray(setting.tensor_parallel)
+    tokens = tokens_per_micro_batch(setting, request)
+    low = setting.precision in LOW_PRECISION
+    region = tokens / token_region_divisor(setting)
+    heads = model.num_heads / t
+    value_width = heads * (model.v_head_dim if model.is_mla else model.head_dim)
+    regrouped = np.where(np.asarray(setting.context_parallel) > 1, 2.0, 0.0) * (
+        setting.context_parallel_kind == "all_to_all"
+    )
+    scores = 0.0 if habits.fused_attention else 5.0 * heads * request.workload.seq_length
+    return {
+        "layer_input": 2.0 * h * region,
+        "residual": 2.0 * h * region,
+        "norms": (2.0 if low else 4.0) * h * region,
+        "attention_projections": 2.0 * tokens * _projection_width(model, setting),
+        "attention_core": tokens * (value_width * ((3.0 if low else 2.0) + regrouped) + 4.0 * heads),
+        "attention_scores": tokens * scores,
+        "latent": _latent(model, tokens, region),
+        "dropout": habits.dropout_mask_bytes * h * region,
+    }
+
+
+def _projection_width(model: Model, setting: Setting) -> Any:
+    heads = model.num_heads / np.asarray(setting.tensor_parallel)
+    if model.is_mla:
+        return heads * (2 * (model.qk_nope_head_dim + model.qk_rope_head_dim) + model.v_head_dim)
+    return (heads + 2 * kv_heads_per_rank(model, setting)) * model.head_dim
+
+
+def _latent(model: Model, tokens: Any, region: Any) -> Any:
+    if not model.is_mla:
+        return 0.0 * tokens
+    return (4.0 * model.q_lora_rank + 4.0 * model.kv_lora_rank + 2.0 * model.qk_rope_head_dim) * region
+
+
+def _mlp_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
+    model = request.model
+    tokens = tokens_per_micro_batch(setting, request) / setting.tensor_parallel
+    low = setting.precision in LOW_PRECISION
+    f = model.ffn_hidden_size
+    return {
+        "mlp_hidden": (4.0 if model.gated_mlp else 2.0) * f * tokens,
+        "mlp_activation": (1.0 if low else 2.0) * f * tokens,
+    }
+
+
+def _moe_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
+    model, habits = request.model, request.framework.memory
+    h, k, f_e = model.hidden_size, model.experts_per_token, model.expert_ffn_hidden_size
+    tokens = tokens_per_micro_batch(setting, request) / setting.tensor_parallel
+    low = setting.precision in LOW_PRECISION
+    gate = 2.0 if model.gated_mlp else 1.0
+    routed = k * tokens * setting.expert_tensor_parallel
+    f_s = model.shared_expert_ffn_hidden_size
+    return {
+        "shared_hidden": 2.0 * gate * f_s * tokens,
+        "shared_activation": (1.0 if low else 2.0) * f_s * tokens,
+        "routing": 12.0 * model.num_experts * tokens,
+        "expert_input": (1.0 if low else 2.0) * h * routed,
+        "expert_hidden": 2.0 * gate * f_e * k * tokens,
+        "expert_activation": (1.0 if low else 2.0) * f_e * k * tokens,
+        "expert_output": 2.0 * h * routed * habits.keeps_expert_output,
+    }
+
+
+def _backward_transient(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
+    model = request.model
+    tokens = tokens_per_micro_batch(setting, request)
+    width = model.experts_per_token * model.expert_ffn_hidden_size if kind.moe else model.ffn_hidden_size
+    gradients = (4.0 if model.gated_mlp else 2.0) * width * tokens / setting.tensor_parallel
+    return np.maximum(gradients, 2.0 * model.hidden_size * tokens)
+
+
+def loss_bytes(setting: Setting, request: PlanRequest) -> Any:
+    """Logits and loss of one micro-batch at the worst moment, on the stage with the head. [byte]."""
+    habits = request.framework.memory
+    vocabulary = padded_vocabulary(request, setting) / setting.tensor_parallel
+    tokens = tokens_per_micro_batch(setting, request)
+    gathered = 2.0 * request.model.hidden_size * tokens
+    return tokens * vocabulary * habits.loss_peak_bytes + gathered
+
+
+def dummy_gradient_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
+    """16-bit stand-ins for weight gradients, one per distinct local matrix shape of a layer. [byte]."""
+    model, t = request.model, np.asarray(setting.tensor_parallel)
+    h, d = model.hidden_size, model.head_dim
+    gate = 2 if model.gated_mlp else 1
+    heads = model.num_heads / t
+    attention = h * d * (2 * heads + 2 * kv_heads_per_rank(model, setting))
+    width = model.ffn_hidden_size / t
+    if kind.moe:
+        width = model.expert_ffn_hidden_size / np.asarray(setting.expert_tensor_parallel)
+    return 2.0 * (attention + (gate + 1) * h * width) * _enabled(request.framework.memory)
+
+
+def _enabled(habits: MemoryHabits) -> float:
+    return 1.0 if habits.dummy_weight_gradients else 0.0

@@ -1,0 +1,190 @@
+"""Peak memory of every pipeline rank, by owner: state, activations in flight, loss, transients, extras."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from planner.cost.activations import (
+    LayerActivations,
+    dummy_gradient_bytes,
+    layer_activation_bytes,
+    loss_bytes,
+    token_region_divisor,
+    tokens_per_micro_batch,
+)
+from planner.cost.schedule import in_flight
+from planner.cost.setting import Setting
+from planner.cost.stage import ChunkLoad, chunk_loads
+from planner.cost.states import (
+    MASTER_BYTES,
+    LocalParameters,
+    StateBytes,
+    keeps_whole_weights,
+    layer_local_parameters,
+    load_local_parameters,
+    padded_vocabulary,
+    state_bytes,
+)
+from planner.cost.terms import Memory
+from planner.spec.model import LayerKind
+from planner.spec.plan import Plan, Schedule
+from planner.spec.request import PlanRequest
+
+DOUBLE_MODEL: frozenset[Schedule] = frozenset({"dualpipe"})
+"""Schedules that hold two copies of the model's stages on every rank (DeepSeek-V3 report, table 2)."""
+
+
+def layer_state_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> StateBytes:
+    """Persistent state of one layer of this kind on one GPU. [byte]."""
+    return state_bytes(layer_local_parameters(kind, setting, request), setting, request)
+
+
+def activation_multiple(setting: Setting, rank: Any) -> Any:
+    """Micro-batches whose activations a pipeline rank holds at its fullest moment, in whole-rank units. [1].
+
+    ``in_flight`` counts (micro-batch, chunk) pairs; one pair is 1/v of a rank's layers.
+    """
+    pairs = in_flight(
+        setting.schedule, rank, setting.pipeline_parallel, setting.virtual_stages, setting.num_microbatches
+    )
+    return pairs / np.asarray(setting.virtual_stages)
+
+
+def merge_loads(chunks: list[ChunkLoad]) -> ChunkLoad:
+    """The sum of a rank's chunks."""
+    kinds = {kind for chunk in chunks for kind in chunk.layers}
+    return ChunkLoad(
+        layers={kind: sum(chunk.layers.get(kind, 0) for chunk in chunks) for kind in kinds},
+        recompute_layers=sum(chunk.recompute_layers for chunk in chunks),
+        embedding=sum(chunk.embedding for chunk in chunks),
+        head=sum(chunk.head for chunk in chunks),
+        mtp=sum(chunk.mtp for chunk in chunks),
+    )
+
+
+def stage_memory(load: ChunkLoad, setting: Setting, request: PlanRequest, rank: Any) -> Memory:
+    """Peak memory of one pipeline rank that holds ``load`` (all its chunks together).
+
+    Parameters
+    ----------
+    load
+        Layers by kind, and the ends of the model on this rank; counts may be arrays.
+    setting
+        A plan, or candidate settings whose integer fields may be arrays.
+    rank : int or array
+        Pipeline rank, which decides how many micro-batches are in flight. [1].
+
+    Notes
+    -----
+    State, saved activations and loss are linear in the load. The transient is the largest of a few moments
+    of the backward pass, so it is not.
+    """
+    copies = 2.0 if setting.schedule in DOUBLE_MODEL else 1.0
+    local = load_local_parameters(load, setting, request) * copies
+    state = state_bytes(local, setting, request)
+    loss = loss_bytes(setting, request) * load.head
+    memory = Memory(
+        weights_bytes=state.weights_bytes,
+        gradients_bytes=state.gradients_bytes,
+        optimizer_bytes=np.where(setting.offload == "optimizer", 0.0, state.optimizer_bytes),
+        activations_bytes=_saved_bytes(load, setting, request) * activation_multiple(setting, rank),
+        loss_bytes=loss,
+        transient_bytes=np.maximum(_transient_bytes(load, setting, request) - loss, 0.0)
+        + _gathered_bytes(load, setting, request),
+        framework_bytes=_framework_bytes(load, setting, request),
+    )
+    return _with_overheads(memory, setting, request)
+
+
+def memory(plan: Plan, request: PlanRequest) -> tuple[Memory, ...]:
+    """Peak memory of every pipeline rank, first to last. [byte]."""
+    return tuple(
+        stage_memory(merge_loads(chunks), plan, request, rank)
+        for rank, chunks in enumerate(chunk_loads(plan, request.model))
+    )
+
+
+def _layer_activations(
+    load: ChunkLoad, setting: Setting, request: PlanRequest
+) -> dict[LayerKind, LayerActivations]:
+    return {kind: layer_activation_bytes(kind, setting, request) for kind in load.layers}
+
+
+def _saved_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
+    """Saved activations of one micro-batch; recomputed layers are spread over the kinds in proportion."""
+    share = load.recompute_layers / np.maximum(load.num_layers, 1)
+    total: Any = 0.0
+    for kind, layer in _layer_activations(load, setting, request).items():
+        total = total + load.layers[kind] * (layer.plain - share * (layer.plain - layer.recomputed))
+    if request.model.mtp_depth:
+        last = layer_activation_bytes(request.model.layer_kinds[-1], setting, request)
+        total = total + load.mtp * last.plain
+    return total
+
+
+def _transient_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
+    """Largest backward transient of any layer on the rank, live recompute included."""
+    layers = _layer_activations(load, setting, request)
+    recomputes = np.minimum(load.recompute_layers, 1)
+    moments = [
+        layer.transient - (1 - recomputes) * (layer.plain - layer.recomputed) for layer in layers.values()
+    ]
+    return reduce(np.maximum, moments, 0.0)
+
+
+def _gathered_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
+    """Whole units of ZeRO-3 on the GPU at once, and the gradients of the unit being reduced."""
+    if setting.zero_stage < 3:
+        return 0.0
+    habits = request.framework.memory
+    units = [layer_local_parameters(kind, setting, request) for kind in load.layers]
+    largest = reduce(np.maximum, [unit.total for unit in units], 0.0)
+    ends = load_local_parameters(replace(load, layers={}, mtp=0), setting, request).total
+    gathered = np.where(keeps_whole_weights(setting), 0.0, 1.0)
+    return (
+        gathered * (habits.gathered_units * largest + ends) * habits.weight_bytes
+        + largest * MASTER_BYTES * habits.reduced_units
+    )
+
+
+def _framework_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
+    """Stand-ins for weight gradients and buffers of pipeline messages."""
+    habits = request.framework.memory
+    dummies = [dummy_gradient_bytes(kind, setting, request) for kind in load.layers]
+    dummy = reduce(np.maximum, dummies, 0.0)
+    if habits.dummy_weight_gradients:
+        vocabulary = padded_vocabulary(request, setting) / setting.tensor_parallel
+        dummy = dummy + 2.0 * vocabulary * request.model.hidden_size * load.head
+    region = tokens_per_micro_batch(setting, request) / token_region_divisor(setting)
+    messages = 2.0 * 2.0 * request.model.hidden_size * region
+    return dummy + np.where(np.asarray(setting.pipeline_parallel) > 1, messages, 0.0)
+
+
+def _with_overheads(memory: Memory, setting: Setting, request: PlanRequest) -> Memory:
+    habits = request.framework.memory
+    return replace(
+        memory,
+        fragmentation_bytes=memory.total * (habits.reserved_over_allocated - 1.0),
+        context_bytes=habits.context_bytes + habits.communicator_bytes * _live_groups(setting),
+    )
+
+
+def _live_groups(setting: Setting) -> Any:
+    degrees = (
+        setting.tensor_parallel,
+        setting.pipeline_parallel,
+        setting.data_parallel,
+        setting.context_parallel,
+        setting.expert_parallel,
+    )
+    return sum(np.where(np.asarray(degree) > 1, 1.0, 0.0) for degree in degrees)
+
+
+__all__ = [
+    "LocalParameters", "activation_multiple", "layer_activation_bytes", "layer_state_bytes", "memory",
+    "merge_loads", "stage_memory",
+]  # fmt: skip

@@ -1,0 +1,192 @@
+"""Model state on one GPU: weights, gradients and optimizer moments, and how ZeRO spreads them.
+
+Letters: P parameters on this GPU before sharding over replicas, D ranks that share the dense state
+(data x context replicas, or an HSDP group), D_e ranks that share the state of one expert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from planner.cost import parameters
+from planner.cost.setting import Setting
+from planner.cost.stage import ChunkLoad
+from planner.cost.terms import Terms
+from planner.spec.framework import MemoryHabits
+from planner.spec.model import LayerKind, Model
+from planner.spec.request import PlanRequest
+
+MASTER_BYTES = 4.0
+"""fp32 copy of a parameter. [byte]."""
+LOW_PRECISION = frozenset({"fp8", "mxfp8", "nvfp4"})
+
+
+@dataclass(frozen=True)
+class LocalParameters:
+    """Parameters that one GPU owns after tensor and expert parallelism, before any sharding over replicas."""
+
+    dense: Any = 0.0
+    expert: Any = 0.0
+
+    @property
+    def total(self) -> Any:
+        """Dense and expert parameters together."""
+        return self.dense + self.expert
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.dense + other.dense, self.expert + other.expert)
+
+    def __mul__(self, factor: Any) -> Self:
+        return type(self)(self.dense * factor, self.expert * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes(Terms):
+    """Bytes of model state on one GPU."""
+
+    weights_bytes: Any = 0.0
+    gradients_bytes: Any = 0.0
+    optimizer_bytes: Any = 0.0
+
+
+def padded_vocabulary(request: PlanRequest, setting: Setting) -> Any:
+    """Rows of the embedding table after the framework's padding for ``tensor_parallel``. [1]."""
+    multiple = request.framework.limits.vocab_multiple * np.asarray(setting.tensor_parallel)
+    if request.framework.limits.vocab_multiple == 0:
+        return request.model.vocab_size
+    return -(-request.model.vocab_size // multiple) * multiple
+
+
+def kv_heads_per_rank(model: Model, setting: Setting) -> Any:
+    """KV heads on one tensor rank: g/t, or one copied head when there are fewer heads than ranks. [1]."""
+    return np.maximum(model.num_kv_heads / np.asarray(setting.tensor_parallel), 1.0)
+
+
+def layer_local_parameters(kind: LayerKind, setting: Setting, request: PlanRequest) -> LocalParameters:
+    """Parameters of one layer on one GPU.
+
+    Matrices divide over the tensor ranks; norms, the router and the down-projections of multi-head latent
+    attention are copied; KV projections are copied beyond one head a rank; routed experts divide over
+    expert and expert-tensor ranks.
+    """
+    model, t = request.model, setting.tensor_parallel
+    counts = parameters.layer_parameters(model, kind)
+    dense = (counts.dense_mlp + counts.shared_experts) / t + counts.router + counts.norms
+    expert = counts.routed_experts / (setting.expert_parallel * np.asarray(setting.expert_tensor_parallel))
+    return LocalParameters(dense + _attention_local(model, setting, counts.attention), expert)
+
+
+def _attention_local(model: Model, setting: Setting, attention: float) -> Any:
+    t = setting.tensor_parallel
+    if model.is_mla:
+        copied = model.hidden_size * (model.q_lora_rank + model.kv_lora_rank + model.qk_rope_head_dim)
+        return (attention - copied) / t + copied
+    one_head = 2 * model.hidden_size * model.head_dim
+    kv = model.num_kv_heads * one_head
+    return (attention - kv) / t + kv_heads_per_rank(model, setting) * one_head
+
+
+def embedding_local_parameters(setting: Setting, request: PlanRequest) -> LocalParameters:
+    """Parameters of the (padded) token embedding on one tensor rank."""
+    padding = padded_vocabulary(request, setting) - request.model.vocab_size
+    rows = parameters.embedding_parameters(request.model) + padding * request.model.hidden_size
+    return LocalParameters(rows / setting.tensor_parallel)
+
+
+def head_local_parameters(setting: Setting, request: PlanRequest) -> LocalParameters:
+    """Parameters of the final norm and the LM head on one tensor rank.
+
+    A tied head is the embedding itself on one stage and a second copy of it when the pipeline has more.
+    """
+    model, t = request.model, setting.tensor_parallel
+    matrix = padded_vocabulary(request, setting) * model.hidden_size / t
+    if model.tied_embeddings:
+        return LocalParameters(
+            np.where(np.asarray(setting.pipeline_parallel) > 1, matrix, 0.0) + model.hidden_size
+        )
+    return LocalParameters(matrix + model.hidden_size)
+
+
+def mtp_local_parameters(setting: Setting, request: PlanRequest) -> LocalParameters:
+    """Parameters of one multi-token-prediction module on one GPU: a layer, a projection, norms."""
+    h = request.model.hidden_size
+    layer = layer_local_parameters(request.model.layer_kinds[-1], setting, request)
+    return layer + LocalParameters(2 * h * h / np.asarray(setting.tensor_parallel) + 3 * h)
+
+
+def load_local_parameters(load: ChunkLoad, setting: Setting, request: PlanRequest) -> LocalParameters:
+    """Parameters of a load on one GPU, linear in the load's counts."""
+    total = LocalParameters()
+    for kind, count in load.layers.items():
+        total = total + layer_local_parameters(kind, setting, request) * count
+    total = total + embedding_local_parameters(setting, request) * load.embedding
+    total = total + head_local_parameters(setting, request) * load.head
+    if request.model.mtp_depth:
+        total = total + mtp_local_parameters(setting, request) * load.mtp
+    return total
+
+
+def shard_ranks(setting: Setting) -> tuple[Any, Any]:
+    """Ranks that share one dense parameter's state, and one expert's. [1].
+
+    Context ranks hold copies, so they count as replicas. Experts have ``t c d / (e etp)`` replicas, cut
+    into as many groups as the dense ones (HSDP).
+    """
+    replicas = np.asarray(setting.data_parallel) * setting.context_parallel
+    group = np.where(np.asarray(setting.shard_group_size) > 1, setting.shard_group_size, 1)
+    groups = np.maximum(replicas / group, 1.0)
+    experts = np.asarray(setting.expert_parallel) * setting.expert_tensor_parallel
+    expert_replicas = np.maximum(replicas * setting.tensor_parallel / experts, 1.0)
+    return group, np.maximum(expert_replicas / groups, 1.0)
+
+
+def state_bytes(local: LocalParameters, setting: Setting, request: PlanRequest) -> StateBytes:
+    """Bytes of the persistent model state of ``local`` parameters under the setting's ZeRO stage.
+
+    Notes
+    -----
+    Bytes per parameter, with w, g, o of the framework's habits: ZeRO-0 ``w + g + o``, 1 ``w + g + o/D``,
+    2 ``w + (g + o)/D``, 3 ``(w + g + o)/D``. Where the shard is the fp32 master itself (FSDP2), w is 4, o
+    is ``o - 4``, and a stage that keeps whole 16-bit weights adds w.
+
+    References
+    ----------
+    ZeRO (arXiv 1910.02054) section 5; Megatron-LM docs, distributed optimizer (6 + 12/d).
+    """
+    dense_ranks, expert_ranks = shard_ranks(setting)
+    if setting.zero_stage == 0:
+        dense_ranks, expert_ranks = 1, 1
+    return _spread(local.dense, dense_ranks, setting, request) + _spread(
+        local.expert, expert_ranks, setting, request
+    )
+
+
+def keeps_whole_weights(setting: Setting) -> Any:
+    """Whether whole 16-bit weights stay on the GPU: always below ZeRO-3, and with it under a pipeline."""
+    return (setting.zero_stage < 3) | (np.asarray(setting.pipeline_parallel) > 1)
+
+
+def _spread(count: Any, ranks: Any, setting: Setting, request: PlanRequest) -> StateBytes:
+    habits, stage = request.framework.memory, setting.zero_stage
+    weight, gradient, optimizer = habits.weight_bytes, habits.gradient_bytes, habits.optimizer_bytes
+    if habits.sharded_weights_are_master:
+        return _spread_master(count, ranks, setting, habits)
+    return StateBytes(
+        weights_bytes=count * weight / (ranks if stage >= 3 else 1),
+        gradients_bytes=count * gradient / (ranks if stage >= 2 else 1),
+        optimizer_bytes=count * optimizer / (ranks if stage >= 1 else 1),
+    )
+
+
+def _spread_master(count: Any, ranks: Any, setting: Setting, habits: MemoryHabits) -> StateBytes:
+    stage = setting.zero_stage
+    whole = np.where(keeps_whole_weights(setting) & (np.asarray(ranks) > 1), 1.0, 0.0) * (stage >= 2)
+    shard = ranks if stage >= 2 else 1
+    return StateBytes(
+        weights_bytes=count * (MASTER_BYTES / shard + whole * habits.weight_bytes),
+        gradients_bytes=count * habits.gradient_bytes / shard,
+        optimizer_bytes=count * (habits.optimizer_bytes - MASTER_BYTES) / (ranks if stage >= 1 else 1),
+    )
