@@ -1,0 +1,42 @@
+"""Hugging Face Accelerate as the planner sees it: limits and habits.
+
+Sources: accelerate 1.15 (``ParallelismConfig``, ``FullyShardedDataParallelPlugin``): no pipeline and no expert
+parallelism; FSDP2 reshards (ZeRO-3) or keeps gathered weights (ZeRO-2); context parallelism by ring or
+all-gather, Ulysses through DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+
+TIME = TimeHabits(attention_kernel="fa2")
+
+MEMORY = MemoryHabits(sharded_weights_are_master=True, loss_saved_bytes=6.0, loss_peak_bytes=14.0)
+
+LIMITS = Limits(
+    schedules=("none",),
+    zero_stages=(0, 2, 3),
+    zero_stages_with_pipeline=(),
+    hybrid_sharding=True,
+    context_parallel_kinds=("ring", "all_gather"),
+    replicates_kv_heads=False,
+    expert_parallel=False,
+    expert_tensor_parallel=False,
+    max_pipeline_parallel=1,
+    vocab_multiple=1,
+    uneven_stages="even",
+    recompute=("none", "full"),
+    recompute_per_stage=False,
+    partial_recompute=False,
+    moe_tensor_needs_sequence_parallel=False,
+    offloads=("none", "optimizer"),
+)
+
+PROFILE = FrameworkProfile(
+    name="accelerate",
+    version="accelerate 1.15",
+    aliases=("hf", "transformers", "huggingface"),
+    limits=LIMITS,
+    memory=MEMORY,
+    time=TIME,
+)

@@ -1,0 +1,41 @@
+"""DeepSpeed as the planner sees it: limits and habits.
+
+Sources: DeepSpeed 0.19.8 (``runtime/config.py``, ``runtime/engine.py``, ``runtime/pipe``); the pipeline engine
+runs 1F1B and refuses ZeRO-2 and 3, Ulysses is its sequence parallelism, AutoEP needs one expert-tensor rank.
+"""
+
+from __future__ import annotations
+
+from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+
+TIME = TimeHabits()
+
+MEMORY = MemoryHabits()
+
+LIMITS = Limits(
+    schedules=("none", "1f1b"),
+    zero_stages=(0, 1, 2, 3),
+    zero_stages_with_pipeline=(0, 1),
+    hybrid_sharding=False,
+    context_parallel_kinds=("all_to_all",),
+    replicates_kv_heads=False,
+    expert_parallel=True,
+    expert_tensor_parallel=False,
+    vocab_multiple=1,
+    uneven_stages="even",
+    recompute=("none", "full"),
+    recompute_per_stage=False,
+    partial_recompute=False,
+    microbatches_at_least_stages=False,
+    moe_tensor_needs_sequence_parallel=False,
+    offloads=("none", "optimizer"),
+)
+
+PROFILE = FrameworkProfile(
+    name="deepspeed",
+    version="DeepSpeed 0.19.8",
+    aliases=("ds",),
+    limits=LIMITS,
+    memory=MEMORY,
+    time=TIME,
+)

@@ -1,0 +1,39 @@
+"""LLM Foundry (profile only): Composer with PyTorch FSDP.
+
+Sources: mosaicml/llm-foundry training benchmarks: FULL_SHARD or SHARD_GRAD_OP, full activation checkpointing.
+"""
+
+from __future__ import annotations
+
+from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+
+TIME = TimeHabits(attention_kernel="fa2")
+
+MEMORY = MemoryHabits(sharded_weights_are_master=True, loss_saved_bytes=6.0, loss_peak_bytes=12.0)
+
+LIMITS = Limits(
+    schedules=("none",),
+    zero_stages=(0, 2, 3),
+    zero_stages_with_pipeline=(),
+    hybrid_sharding=True,
+    replicates_kv_heads=False,
+    expert_parallel=True,
+    expert_tensor_parallel=False,
+    max_tensor_parallel=1,
+    max_pipeline_parallel=1,
+    max_context_parallel=1,
+    vocab_multiple=1,
+    uneven_stages="even",
+    recompute=("none", "full"),
+    partial_recompute=False,
+    moe_tensor_needs_sequence_parallel=False,
+)
+
+PROFILE = FrameworkProfile(
+    name="llm-foundry",
+    version="llm-foundry 0.x",
+    aliases=("llmfoundry", "composer"),
+    limits=LIMITS,
+    memory=MEMORY,
+    time=TIME,
+)

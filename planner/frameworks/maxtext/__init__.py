@@ -1,0 +1,1 @@
+"""MaxText: YAML configuration for TPUs."""

@@ -1,0 +1,42 @@
+"""MaxText as the planner sees it: limits and habits.
+
+Sources: MaxText 0.2.5 (``base.yml``, ``types.py``): ``fsdp`` axes shard all state (ZeRO-3), ``data`` axes
+replicate it (ZeRO-1 with ``shard_optimizer_over_data``); the pipeline is circular: all forward, all backward.
+"""
+
+from __future__ import annotations
+
+from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+
+TIME = TimeHabits()
+
+MEMORY = MemoryHabits()
+
+LIMITS = Limits(
+    schedules=("none", "gpipe", "interleaved"),
+    zero_stages=(0, 1, 3),
+    zero_stages_with_pipeline=(0, 1, 3),
+    hybrid_sharding=True,
+    context_parallel_kinds=("ring", "all_gather", "all_to_all"),
+    replicates_kv_heads=False,
+    expert_parallel=True,
+    expert_tensor_parallel=False,
+    vocab_multiple=1,
+    uneven_stages="even",
+    recompute=("none", "selective", "full"),
+    recompute_per_stage=False,
+    partial_recompute=False,
+    microbatches_at_least_stages=True,
+    interleaved_multiple_of_stages=True,
+    moe_tensor_needs_sequence_parallel=False,
+    offloads=("none", "optimizer"),
+)
+
+PROFILE = FrameworkProfile(
+    name="maxtext",
+    version="MaxText 0.2.5",
+    aliases=("max-text",),
+    limits=LIMITS,
+    memory=MEMORY,
+    time=TIME,
+)

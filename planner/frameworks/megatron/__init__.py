@@ -1,0 +1,1 @@
+"""Megatron-LM: argument file and launch scripts."""

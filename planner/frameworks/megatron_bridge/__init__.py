@@ -1,0 +1,1 @@
+"""Megatron-Bridge: recipe script with dotted overrides."""

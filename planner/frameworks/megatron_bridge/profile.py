@@ -1,0 +1,41 @@
+"""Megatron-Bridge as the planner sees it: megatron-core's limits, the recipes' habits.
+
+Sources: Megatron-Bridge 0.3.1 (``training/config.py``, ``gpt_provider.py``) over megatron-core 0.16.1.
+"""
+
+from __future__ import annotations
+
+from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+
+TIME = TimeHabits()
+
+MEMORY = MemoryHabits()
+
+LIMITS = Limits(
+    schedules=("none", "1f1b", "interleaved"),
+    zero_stages=(0, 1, 2, 3),
+    zero_stages_with_pipeline=(0, 1),
+    hybrid_sharding=True,
+    context_parallel_kinds=("ring", "all_gather", "all_to_all"),
+    replicates_kv_heads=True,
+    expert_parallel=True,
+    expert_tensor_parallel=True,
+    vocab_multiple=128,
+    uneven_stages="any",
+    recompute=("none", "selective", "full"),
+    recompute_per_stage=False,
+    partial_recompute=True,
+    microbatches_at_least_stages=False,
+    interleaved_multiple_of_stages=True,
+    moe_tensor_needs_sequence_parallel=True,
+    offloads=("none", "optimizer"),
+)
+
+PROFILE = FrameworkProfile(
+    name="megatron-bridge",
+    version="Megatron-Bridge 0.3.1 / megatron-core 0.16.1",
+    aliases=("bridge", "mbridge"),
+    limits=LIMITS,
+    memory=MEMORY,
+    time=TIME,
+)

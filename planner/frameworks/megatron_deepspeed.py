@@ -1,0 +1,35 @@
+"""Megatron-DeepSpeed (profile only): Megatron layers in DeepSpeed's pipeline engine.
+
+Sources: the Megatron-DeepSpeed repository's ``pretrain_gpt.py`` arguments; DeepSpeed 0.19.8 engine.
+"""
+
+from __future__ import annotations
+
+from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+
+TIME = TimeHabits()
+
+MEMORY = MemoryHabits()
+
+LIMITS = Limits(
+    schedules=("none", "1f1b"),
+    zero_stages=(0, 1, 2, 3),
+    zero_stages_with_pipeline=(0, 1),
+    hybrid_sharding=False,
+    context_parallel_kinds=("all_to_all",),
+    vocab_multiple=128,
+    uneven_stages="any",
+    recompute=("none", "selective", "full"),
+    partial_recompute=True,
+    moe_tensor_needs_sequence_parallel=False,
+    offloads=("none", "optimizer"),
+)
+
+PROFILE = FrameworkProfile(
+    name="megatron-deepspeed",
+    version="DeepSpeed 0.19.8",
+    aliases=("megatron_deepspeed",),
+    limits=LIMITS,
+    memory=MEMORY,
+    time=TIME,
+)

@@ -1,0 +1,1 @@
+"""Plain PyTorch: one runnable script on device meshes."""

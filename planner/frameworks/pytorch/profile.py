@@ -1,0 +1,43 @@
+"""Plain PyTorch as the planner sees it: what the emitted script can do.
+
+Sources: PyTorch 2.13 (``init_device_mesh``, ``fully_shard``, ``parallelize_module``,
+``torch.distributed.pipelining``). The script trains a dense decoder, so expert and context parallelism are out.
+"""
+
+from __future__ import annotations
+
+from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+
+TIME = TimeHabits(attention_kernel="fa2")
+
+MEMORY = MemoryHabits(sharded_weights_are_master=True, loss_saved_bytes=6.0, loss_peak_bytes=12.0)
+
+LIMITS = Limits(
+    schedules=("none", "gpipe", "1f1b", "interleaved", "zb-v", "dualpipe-v"),
+    zero_stages=(0, 2, 3),
+    zero_stages_with_pipeline=(0, 2, 3),
+    hybrid_sharding=True,
+    context_parallel_kinds=("ring",),
+    replicates_kv_heads=False,
+    expert_parallel=False,
+    expert_tensor_parallel=False,
+    max_context_parallel=1,
+    vocab_multiple=0,
+    uneven_stages="any",
+    recompute=("none", "full"),
+    recompute_per_stage=True,
+    partial_recompute=True,
+    microbatches_at_least_stages=True,
+    interleaved_multiple_of_stages=True,
+    moe_tensor_needs_sequence_parallel=False,
+    offloads=("none",),
+)
+
+PROFILE = FrameworkProfile(
+    name="pytorch",
+    version="PyTorch 2.13",
+    aliases=("torch", "fsdp", "fsdp2", "native"),
+    limits=LIMITS,
+    memory=MEMORY,
+    time=TIME,
+)

@@ -1,0 +1,43 @@
+"""torchtitan as the planner sees it: limits and habits.
+
+Sources: torchtitan 0.2.2 and 0.3.0 (``parallel_dims.py``, ``decoder.py``, ``pipeline_parallel.py``) over the
+schedules of ``torch.distributed.pipelining`` 2.13. FSDP keeps fp32 shards: resharding after the forward pass
+is ZeRO-3, keeping the gathered weights is ZeRO-2.
+"""
+
+from __future__ import annotations
+
+from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+
+TIME = TimeHabits(attention_kernel="fa2")
+
+MEMORY = MemoryHabits(sharded_weights_are_master=True, loss_saved_bytes=6.0, loss_peak_bytes=12.0)
+
+LIMITS = Limits(
+    schedules=("none", "gpipe", "1f1b", "interleaved", "zb-v", "dualpipe-v"),
+    zero_stages=(0, 2, 3),
+    zero_stages_with_pipeline=(0, 2, 3),
+    hybrid_sharding=True,
+    context_parallel_kinds=("ring", "all_gather"),
+    replicates_kv_heads=False,
+    expert_parallel=True,
+    expert_tensor_parallel=False,
+    vocab_multiple=1,
+    uneven_stages="any",
+    recompute=("none", "selective", "full"),
+    recompute_per_stage=False,
+    partial_recompute=False,
+    microbatches_at_least_stages=True,
+    interleaved_multiple_of_stages=True,
+    moe_tensor_needs_sequence_parallel=False,
+    offloads=("none",),
+)
+
+PROFILE = FrameworkProfile(
+    name="torchtitan",
+    version="torchtitan 0.3.0 (TOML: 0.2.2)",
+    aliases=("titan",),
+    limits=LIMITS,
+    memory=MEMORY,
+    time=TIME,
+)

@@ -1,0 +1,37 @@
+"""``any``: no framework in particular, everything the planner can describe."""
+
+from __future__ import annotations
+
+from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+from planner.spec.plan import SCHEDULES
+
+TIME = TimeHabits()
+
+MEMORY = MemoryHabits()
+
+LIMITS = Limits(
+    schedules=SCHEDULES,
+    zero_stages=(0, 1, 2, 3),
+    zero_stages_with_pipeline=(0, 1, 2, 3),
+    hybrid_sharding=True,
+    context_parallel_kinds=("ring", "all_gather", "all_to_all"),
+    replicates_kv_heads=True,
+    vocab_multiple=128,
+    uneven_stages="any",
+    recompute=("none", "selective", "full"),
+    recompute_per_stage=True,
+    partial_recompute=True,
+    microbatches_at_least_stages=False,
+    interleaved_multiple_of_stages=True,
+    moe_tensor_needs_sequence_parallel=False,
+    offloads=("none", "optimizer", "activations"),
+)
+
+PROFILE = FrameworkProfile(
+    name="any",
+    version="",
+    aliases=("none",),
+    limits=LIMITS,
+    memory=MEMORY,
+    time=TIME,
+)
