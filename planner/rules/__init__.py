@@ -1,1 +1,24 @@
-"""."""
+"""What is legal: named predicates over plan fields; check, mask, encoding and sentences follow from them.
+
+A rule is written once (see ``rule.py``), in the file of its subject; ``encode.py`` (which alone imports
+ortools here) turns it into constraints.
+"""
+
+from planner.rules.check import (
+    RULES,
+    TABULAR_RULES,
+    Violation,
+    broken_rules,
+    candidates,
+    check,
+    mask,
+    rules_listing,
+    valid_values,
+)
+from planner.rules.rule import Rule, rule
+from planner.rules.user import pin_rules
+
+__all__ = [
+    "RULES", "TABULAR_RULES", "Rule", "Violation", "broken_rules", "candidates", "check", "mask", "pin_rules",
+    "rule", "rules_listing", "valid_values",
+]  # fmt: skip

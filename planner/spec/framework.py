@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from planner.spec.plan import ContextParallelKind, Offload, Recompute, Schedule
+from planner.spec.plan import ContextParallelKind, Offload, Precision, Recompute, Schedule
 
 
 class Limits(BaseModel):
@@ -46,6 +46,26 @@ class Limits(BaseModel):
     sequence_parallel_required_with_tensor: bool = False
     moe_tensor_needs_sequence_parallel: bool = True
     offloads: tuple[Offload, ...] = ("none", "optimizer")
+    precisions: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+    zigzag_for_every_context_kind: bool = False
+    """Every context-parallel kind cuts the sequence into 2c pieces (Megatron), not the ring alone."""
+    sequence_divides_by_tensor_and_context: bool = False
+    """The sequence is a multiple of tensor ranks times 2c (torchtitan), not of each by itself."""
+    replicates_kv_heads_over_context: bool = False
+    """All-to-all context parallelism copies KV heads when it has more ranks than heads (DeepSpeed Ulysses)."""
+    expert_tensor_is_one_or_tensor: bool = False
+    """Experts are split over all tensor ranks or over none (torchtitan 0.2)."""
+    zero3_with_experts: bool = True
+    """ZeRO-3 accepts mixture-of-experts models."""
+    plain_replication_combines: bool = True
+    """ZeRO-0 replicas may be combined with other degrees (torchtitan and accelerate: no)."""
+    tied_embeddings_with_pipeline: bool = True
+    microbatches_at_least_stages_less_one: bool = False
+    """1F1B refuses fewer than p - 1 micro-batches (nanotron)."""
+    microbatches_multiple_of_stages: bool = False
+    """Every schedule needs m to be a multiple of p (MaxText)."""
+    activation_offload_excludes_pipeline: bool = True
+    """Activations are offloaded by layer: no pipeline, no recompute (Megatron)."""
 
 
 class MemoryHabits(BaseModel):

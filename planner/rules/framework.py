@@ -1,0 +1,200 @@
+"""What the framework can express: ZeRO stages, sharding groups, degrees, offload, number formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from planner.rules.rule import Column, divides, implies, is_in, rule
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    return ", ".join(str(value) for value in values) or "none"
+
+
+def _zero_limits(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    limits = request.framework.limits
+    return {
+        "stages": _listed(limits.zero_stages),
+        "pipeline_stages": _listed(limits.zero_stages_with_pipeline),
+        "kinds": _listed(limits.context_parallel_kinds),
+    }
+
+
+@rule(source="framework limit", numbers=_zero_limits)
+def framework_has_the_zero_stage(request: PlanRequest, zero_stage: Column) -> Column:
+    """{request.framework.name} has no ZeRO-{zero_stage}, it has {stages}."""
+    return is_in(zero_stage, request.framework.limits.zero_stages)
+
+
+@rule(
+    source="DeepSpeed pipe/engine.py (ZeRO-2/3 refused); Megatron-LM arguments.py; transformers (FSDP refused)",
+    numbers=_zero_limits,
+)
+def zero_stage_goes_with_the_pipeline(
+    request: PlanRequest, zero_stage: Column, pipeline_parallel: Column
+) -> Column:
+    """ZeRO-{zero_stage} does not go with {pipeline_parallel} pipeline ranks in {request.framework.name}
+    (with a pipeline: {pipeline_stages}).
+    """
+    allowed = request.framework.limits.zero_stages_with_pipeline
+    return implies(np.asarray(pipeline_parallel) > 1, is_in(zero_stage, allowed))
+
+
+@rule(source="DeepSpeed engine.py: mixture of experts with ZeRO-3 refused")
+def zero_stage_goes_with_experts(request: PlanRequest, zero_stage: Column) -> Column:
+    """{request.framework.name} refuses ZeRO-{zero_stage} for a mixture of experts."""
+    refused = request.model.is_moe and not request.framework.limits.zero3_with_experts
+    return implies(refused, np.asarray(zero_stage) < 3)
+
+
+@rule(source="torchtitan 0.2 parallelize.py (DDP alone); accelerate ParallelismConfig")
+def plain_replicas_stand_alone(
+    request: PlanRequest,
+    zero_stage: Column,
+    data_parallel: Column,
+    tensor_parallel: Column,
+    context_parallel: Column,
+    pipeline_parallel: Column,
+) -> Column:
+    """{request.framework.name} combines {data_parallel} unsharded replicas (ZeRO-{zero_stage}) with
+    neither {tensor_parallel} tensor, {context_parallel} context nor {pipeline_parallel} pipeline ranks.
+    """
+    others = np.asarray(tensor_parallel) * context_parallel * pipeline_parallel
+    mixed = np.logical_and(np.asarray(data_parallel) > 1, others > 1)
+    plain = np.logical_and(
+        np.asarray(zero_stage) == 0, not request.framework.limits.plain_replication_combines
+    )
+    return np.logical_not(np.logical_and(mixed, plain))
+
+
+@rule(source="ZeRO (arXiv 1910.02054): without sharding there is no shard group")
+def unsharded_state_has_no_shard_group(
+    request: PlanRequest, shard_group_size: Column, zero_stage: Column
+) -> Column:
+    """ZeRO-{zero_stage} shards nothing, so its shard group is 1, not {shard_group_size}."""
+    return implies(np.asarray(zero_stage) == 0, np.asarray(shard_group_size) == 1)
+
+
+@rule(source="HSDP: PyTorch FSDP HYBRID_SHARD; Megatron-LM (dp cp) % num_distributed_optimizer_instances")
+def shard_group_divides_the_replicas(
+    request: PlanRequest,
+    shard_group_size: Column,
+    zero_stage: Column,
+    data_parallel: Column,
+    context_parallel: Column,
+) -> Column:
+    """A shard group of {shard_group_size} does not suit {data_parallel} data x {context_parallel}
+    context replicas with ZeRO-{zero_stage}: it is all of them, or (HSDP) a divisor where
+    {request.framework.name} has that ({request.framework.limits.hybrid_sharding}).
+    """
+    replicas, group = np.asarray(data_parallel) * context_parallel, np.asarray(shard_group_size)
+    suits = group == replicas
+    if request.framework.limits.hybrid_sharding:
+        suits = np.logical_or(suits, np.logical_and(group > 1, divides(group, replicas)))
+    return implies(np.asarray(zero_stage) > 0, suits)
+
+
+def _maximum(limit: int | None) -> float:
+    return np.inf if limit is None else limit
+
+
+@rule(source="framework limit")
+def tensor_ranks_within_framework_limit(request: PlanRequest, tensor_parallel: Column) -> Column:
+    """{request.framework.name} runs at most {request.framework.limits.max_tensor_parallel} tensor ranks,
+    not {tensor_parallel}.
+    """
+    return np.asarray(tensor_parallel) <= _maximum(request.framework.limits.max_tensor_parallel)
+
+
+@rule(source="framework limit")
+def pipeline_ranks_within_framework_limit(request: PlanRequest, pipeline_parallel: Column) -> Column:
+    """{request.framework.name} runs at most {request.framework.limits.max_pipeline_parallel} pipeline
+    ranks, not {pipeline_parallel}.
+    """
+    return np.asarray(pipeline_parallel) <= _maximum(request.framework.limits.max_pipeline_parallel)
+
+
+@rule(source="framework limit")
+def context_ranks_within_framework_limit(request: PlanRequest, context_parallel: Column) -> Column:
+    """{request.framework.name} runs at most {request.framework.limits.max_context_parallel} context
+    ranks, not {context_parallel}.
+    """
+    return np.asarray(context_parallel) <= _maximum(request.framework.limits.max_context_parallel)
+
+
+@rule(source="framework limit", numbers=_zero_limits)
+def framework_has_the_context_parallelism(
+    request: PlanRequest, context_parallel_kind: Column, context_parallel: Column
+) -> Column:
+    """{request.framework.name} has no {context_parallel_kind} context parallelism for {context_parallel}
+    ranks, it has: {kinds}.
+    """
+    known = is_in(context_parallel_kind, request.framework.limits.context_parallel_kinds)
+    return implies(np.asarray(context_parallel) > 1, known)
+
+
+@rule(source="torchtitan 0.3: weight tying with a pipeline refused")
+def tied_embeddings_go_with_the_pipeline(request: PlanRequest, pipeline_parallel: Column) -> Column:
+    """{request.model.name} ties its embedding to its head, and {request.framework.name} does not split
+    that over {pipeline_parallel} pipeline ranks.
+    """
+    refused = request.model.tied_embeddings and not request.framework.limits.tied_embeddings_with_pipeline
+    return implies(refused, np.asarray(pipeline_parallel) == 1)
+
+
+@rule(source="framework limit")
+def framework_has_the_offload(request: PlanRequest, offload: Column) -> Column:
+    """{request.framework.name} does not offload {offload}."""
+    return is_in(offload, ("none", *request.framework.limits.offloads))
+
+
+@rule(
+    source="Megatron-LM optimizer_config.py: CPU optimizer needs the distributed one; ZeRO-Offload",
+    field="zero_stage",
+)
+def optimizer_offload_needs_sharding(request: PlanRequest, offload: Column, zero_stage: Column) -> Column:
+    """Optimizer offload works on a sharded optimizer (ZeRO-1 or more), not on ZeRO-{zero_stage}."""
+    return implies(offload == "optimizer", np.asarray(zero_stage) > 0)
+
+
+@rule(source="Megatron-LM transformer_config.py: CPU offloading needs pp = 1 and no recompute")
+def activation_offload_stands_alone(
+    request: PlanRequest, offload: Column, pipeline_parallel: Column, recompute: Column
+) -> Column:
+    """{request.framework.name} offloads activations only without a pipeline and without recompute, not
+    with {pipeline_parallel} pipeline ranks and recompute '{recompute}'.
+    """
+    applies = np.logical_and(
+        request.framework.limits.activation_offload_excludes_pipeline, offload == "activations"
+    )
+    alone = np.logical_and(np.asarray(pipeline_parallel) == 1, recompute == "none")
+    return implies(applies, alone)
+
+
+@rule(source="framework limit: number formats that it trains in")
+def framework_has_the_precision(request: PlanRequest, precision: Column) -> Column:
+    """{request.framework.name} does not train in {precision}."""
+    return is_in(precision, request.framework.limits.precisions)
+
+
+FRAMEWORK_RULES = (
+    framework_has_the_zero_stage,
+    zero_stage_goes_with_the_pipeline,
+    zero_stage_goes_with_experts,
+    plain_replicas_stand_alone,
+    unsharded_state_has_no_shard_group,
+    shard_group_divides_the_replicas,
+    tensor_ranks_within_framework_limit,
+    pipeline_ranks_within_framework_limit,
+    context_ranks_within_framework_limit,
+    framework_has_the_context_parallelism,
+    tied_embeddings_go_with_the_pipeline,
+    framework_has_the_offload,
+    optimizer_offload_needs_sharding,
+    activation_offload_stands_alone,
+    framework_has_the_precision,
+)

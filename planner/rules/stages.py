@@ -1,0 +1,113 @@
+"""The plan's explicit stages: they hold every layer, suit the framework, and recompute what the plan says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.cost.stage import stage_order
+from planner.rules.rule import rule
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+
+
+def _chunks_in_order(plan: Plan) -> list[int]:
+    """Layers of every stage in the order the data flows; only for plans whose stages have the right shape."""
+    order = stage_order(plan.schedule, plan.pipeline_parallel, plan.virtual_stages)
+    return [plan.stages[rank].chunk_layers[chunk] for rank, chunk in order]
+
+
+def _has_shape(plan: Plan) -> bool:
+    chunks = {len(stage.chunk_layers) for stage in plan.stages}
+    return len(plan.stages) == plan.pipeline_parallel and chunks == {plan.virtual_stages}
+
+
+def _layout(plan: Plan, _request: PlanRequest) -> dict[str, Any]:
+    layers = [stage.layers for stage in plan.stages]
+    chunks = [len(stage.chunk_layers) for stage in plan.stages]
+    recomputed = [stage.recompute_layers for stage in plan.stages]
+    return {"layers": layers, "total": sum(layers), "chunks": chunks, "recomputed": recomputed}
+
+
+@rule(source="definition: one entry a pipeline rank, one count a chunk", field="stages", numbers=_layout)
+def stages_match_the_pipeline(request: PlanRequest, plan: Plan) -> bool:
+    """The stages give chunks {chunks}, one entry a rank, where the plan has {plan.pipeline_parallel}
+    ranks of {plan.virtual_stages} chunks.
+    """
+    return not plan.stages or _has_shape(plan)
+
+
+@rule(
+    source="Megatron-LM pipeline_parallel_layer_layout.py: as many layers as the model",
+    field="stages",
+    numbers=_layout,
+)
+def stages_hold_every_layer(request: PlanRequest, plan: Plan) -> bool:
+    """The stages hold {layers}, together {total} layers, and the model has {request.model.num_layers}."""
+    return not plan.stages or sum(stage.layers for stage in plan.stages) == request.model.num_layers
+
+
+@rule(source="every stage but the first and the last computes layers", field="stages", numbers=_layout)
+def inner_stages_hold_layers(request: PlanRequest, plan: Plan) -> bool:
+    """The stages hold {layers}: a stage without layers can only stand at an end, beside embedding or loss."""
+    if not plan.stages or not _has_shape(plan):
+        return True
+    counts = _chunks_in_order(plan)
+    ends_may_be_empty = plan.virtual_stages > 1 and request.framework.limits.uneven_stages == "any"
+    inner = counts[1:-1] if ends_may_be_empty else counts
+    return all(count > 0 for count in inner) and min(counts) >= 0
+
+
+@rule(
+    source="Megatron-LM arguments.py and transformer_config.py: even, or first and last",
+    field="stages",
+    numbers=_layout,
+)
+def uneven_stages_suit_the_framework(request: PlanRequest, plan: Plan) -> bool:
+    """The stages hold {layers}, which {request.framework.name} cannot express (uneven stages:
+    {request.framework.limits.uneven_stages}).
+    """
+    uneven = request.framework.limits.uneven_stages
+    if not plan.stages or not _has_shape(plan) or uneven == "any":
+        return True
+    per_rank_even = all(len(set(stage.chunk_layers)) == 1 for stage in plan.stages)
+    layers = [stage.layers for stage in plan.stages]
+    middle = layers if uneven == "even" else layers[1:-1]
+    return per_rank_even and len(set(middle)) <= 1
+
+
+@rule(source="definition: a stage recomputes some of its own layers", field="stages", numbers=_layout)
+def stages_recompute_what_they_hold(request: PlanRequest, plan: Plan) -> bool:
+    """The stages hold {layers} layers and recompute {recomputed} with recompute '{plan.recompute}': at
+    most the layers held, and none without recompute.
+    """
+    bounded = all(0 <= stage.recompute_layers <= stage.layers for stage in plan.stages)
+    some = any(stage.recompute_layers for stage in plan.stages)
+    return bounded and not (some and plan.recompute == "none")
+
+
+@rule(
+    source="framework limit: recompute a part of a stage, or different parts on different stages",
+    field="stages",
+    numbers=_layout,
+)
+def recomputed_layers_suit_the_framework(request: PlanRequest, plan: Plan) -> bool:
+    """{request.framework.name} cannot recompute {recomputed} of {layers} layers (part of a stage:
+    {request.framework.limits.partial_recompute}, stage by stage:
+    {request.framework.limits.recompute_per_stage}).
+    """
+    limits = request.framework.limits
+    whole = [stage.recompute_layers in {0, stage.layers} for stage in plan.stages]
+    all_or_none = {stage.recompute_layers == stage.layers for stage in plan.stages}
+    counts = {stage.recompute_layers for stage in plan.stages}
+    same = len(counts) <= 1 or (all(whole) and len(all_or_none) == 1)
+    return (limits.partial_recompute or all(whole)) and (limits.recompute_per_stage or same)
+
+
+STAGE_RULES = (
+    stages_match_the_pipeline,
+    stages_hold_every_layer,
+    inner_stages_hold_layers,
+    uneven_stages_suit_the_framework,
+    stages_recompute_what_they_hold,
+    recomputed_layers_suit_the_framework,
+)
