@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Activation = Literal["gelu", "swiglu", "geglu", "relu", "squared_relu", "silu"]
+Norm = Literal["rms", "layer"]
+QueryKeyNorm = Literal["none", "head", "full"]
+
+MAX_LAYERS = 10_000
+MAX_WIDTH = 10_000_000
+"""Bounds far above any published model: they keep absurd input from becoming absurd work."""
+
+Width = Annotated[int, Field(gt=0, le=MAX_WIDTH)]
+OptionalWidth = Annotated[int, Field(ge=0, le=MAX_WIDTH)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,40 +46,84 @@ class Model(BaseModel):
     notes: str = ""
     """Anything a reader should be told, shown with the plan (for example: a default shape was assumed)."""
 
-    num_layers: int = Field(gt=0)
-    hidden_size: int = Field(gt=0)
-    num_heads: int = Field(gt=0)
-    num_kv_heads: int = Field(gt=0)
-    head_dim: int = Field(gt=0)
-    ffn_hidden_size: int = Field(gt=0)
-    vocab_size: int = Field(gt=0)
-    seq_length: int = Field(default=4096, gt=0)
-    """Training sequence length assumed when the user gives none. [token]"""
+    num_layers: int = Field(gt=0, le=MAX_LAYERS)
+    hidden_size: Width
+    num_heads: Width
+    num_kv_heads: Width
+    head_dim: Width
+    ffn_hidden_size: Width
+    vocab_size: Width
+    seq_length: Width = 4096
+    """Sequence length of pre-training; used when the user gives none. [token]"""
     activation: Activation = "swiglu"
     gated_mlp: bool = True
     tied_embeddings: bool = False
+    published_parameters: float | None = Field(default=None, gt=0)
+    """Parameter count that the source states, to check the numbers above against."""
 
-    sliding_window: int | None = None
+    sliding_window: int | None = Field(default=None, gt=0)
     """Look-back of windowed layers. [token]"""
-    window_pattern: int = 1
+    window_pattern: int = Field(default=1, ge=0)
     """One full-attention layer in every ``window_pattern`` layers when a window is set (0 = none is full)."""
+    full_attention_layers: tuple[int, ...] | None = None
+    """Indices of the full-attention layers where no pattern describes them (replaces ``window_pattern``)."""
 
-    num_experts: int = 0
-    experts_per_token: int = 0
-    expert_ffn_hidden_size: int = 0
-    shared_expert_ffn_hidden_size: int = 0
+    num_experts: OptionalWidth = 0
+    experts_per_token: OptionalWidth = 0
+    expert_ffn_hidden_size: OptionalWidth = 0
+    shared_expert_ffn_hidden_size: OptionalWidth = 0
     """Total width of the always-active experts of one layer (0 = none)."""
-    num_dense_layers: int = 0
+    num_dense_layers: OptionalWidth = 0
     """Leading layers whose MLP is dense in a mixture-of-experts model."""
-    moe_layer_freq: int = 1
+    moe_layer_freq: int = Field(default=1, gt=0)
     """Every ``moe_layer_freq``-th layer after the dense ones is a mixture of experts."""
+    dense_layers: tuple[int, ...] = ()
+    """Indices of further layers whose MLP is dense."""
+    router_bias: bool = False
+    """The router adds one number per expert (a bias, or DeepSeek-V3's correction)."""
+    shared_expert_gate: bool = False
+    """One h -> 1 projection weighs the shared expert (Qwen2-MoE)."""
 
-    q_lora_rank: int = 0
-    kv_lora_rank: int = 0
-    qk_nope_head_dim: int = 0
-    qk_rope_head_dim: int = 0
-    v_head_dim: int = 0
-    mtp_depth: int = 0
+    q_lora_rank: OptionalWidth = 0
+    kv_lora_rank: OptionalWidth = 0
+    qk_nope_head_dim: OptionalWidth = 0
+    qk_rope_head_dim: OptionalWidth = 0
+    v_head_dim: OptionalWidth = 0
+    mtp_depth: int = Field(default=0, ge=0, le=64)
+
+    norm: Norm = "rms"
+    norm_vectors: int = Field(default=1, ge=0, le=2)
+    """Vectors of one norm: 1 = scale, 2 = scale and shift, 0 = no parameters (OLMo)."""
+    norms_per_layer: int = Field(default=2, ge=0, le=8)
+    """Norms over the hidden width in one layer (Gemma 2: 4; Cohere: 1)."""
+    query_key_norm: QueryKeyNorm = "none"
+    """Norm of queries and keys: one scale for all heads (Qwen3), or one per channel of all heads (OLMo 2)."""
+    parallel_block: bool = False
+    """Attention and MLP read the same input and are added together."""
+    qkv_bias: bool = False
+    attention_output_bias: bool = False
+    mlp_bias: bool = False
+    """Biases of the MLP's matrices, experts included."""
+    attention_sinks: bool = False
+    """One learned logit per query head (gpt-oss)."""
+    learned_positions: OptionalWidth = 0
+    """Rows of a learned position table (0 = rotary, ALiBi or none)."""
+    embedding_norm: bool = False
+    """A norm follows the token embedding (BLOOM)."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if not self.is_mla and self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+            )
+        if self.is_moe and not 0 < self.experts_per_token <= self.num_experts:
+            raise ValueError(f"experts_per_token {self.experts_per_token} is not in 1..{self.num_experts}")
+        if self.is_moe and not self.expert_ffn_hidden_size:
+            raise ValueError("expert_ffn_hidden_size is missing for a mixture of experts")
+        if self.is_mla and not (self.qk_nope_head_dim and self.v_head_dim):
+            raise ValueError("multi-head latent attention needs qk_nope_head_dim and v_head_dim")
+        return self
 
     @property
     def is_moe(self) -> bool:
@@ -88,12 +141,14 @@ class Model(BaseModel):
         return tuple(LayerKind(self._is_moe_layer(i), self._window(i)) for i in range(self.num_layers))
 
     def _is_moe_layer(self, index: int) -> bool:
-        if not self.is_moe or index < self.num_dense_layers:
+        if not self.is_moe or index < self.num_dense_layers or index in self.dense_layers:
             return False
         return (index - self.num_dense_layers + 1) % self.moe_layer_freq == 0
 
     def _window(self, index: int) -> int | None:
         if self.sliding_window is None:
             return None
+        if self.full_attention_layers is not None:
+            return None if index in self.full_attention_layers else self.sliding_window
         is_full = self.window_pattern > 0 and (index + 1) % self.window_pattern == 0
         return None if is_full else self.sliding_window
