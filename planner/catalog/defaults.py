@@ -1,0 +1,75 @@
+"""What the planner fills in when the user says nothing, each with the sentence that admits it."""
+
+from __future__ import annotations
+
+import math
+
+from planner.spec.cluster import Cluster
+from planner.spec.framework import FrameworkProfile
+from planner.spec.model import Model
+
+DEFAULT_HARDWARE = "h100-sxm-80gb"
+DEFAULT_FRAMEWORK = "megatron"
+DEFAULT_PRECISION = "bf16"
+
+STEP_TOKENS = 2**22
+"""Tokens of one step: 4 M, the batch of Llama 2 (arXiv:2307.09288, table 1 and section 2.2)."""
+TOKENS_PER_GPU = 2**10
+"""Floor for very large clusters: Llama 3 405B, 16.8 M tokens a step on 16,384 GPUs (arXiv:2407.21783)."""
+
+
+def default_global_batch(num_gpus: int, seq_length: int) -> int:
+    """Return sequences per step when the user names none.
+
+    About 4 M tokens, or 1,024 tokens per GPU if that is more; a power of two times the odd part of
+    the GPU count, so that every data-parallel degree of the cluster can divide it.
+    """
+    tokens = max(STEP_TOKENS, TOKENS_PER_GPU * num_gpus)
+    sequences = max(1.0, tokens / seq_length)
+    odd = num_gpus // (num_gpus & -num_gpus)
+    doublings = max(0, round(math.log2(sequences / odd)))
+    return int(odd * 2**doublings)
+
+
+def batch_sentence(global_batch: int, seq_length: int) -> str:
+    """Say which batch was filled in."""
+    tokens = global_batch * seq_length / 1e6
+    return (
+        f"Global batch {global_batch} sequences ({tokens:.1f} M tokens a step), chosen near 4 M tokens and "
+        "1,024 tokens per GPU; change it with --global-batch."
+    )
+
+
+def cluster_sentence(cluster: Cluster, named: bool) -> str:
+    """Say what the cluster is taken to be."""
+    accelerator = cluster.accelerator
+    outer = cluster.links[-1]
+    network = f"{outer.bytes_per_s / 1e9:.0f} GB/s per GPU and direction over {outer.name}"
+    which = "" if named else f"Hardware {accelerator.name} (--hardware). "
+    return (
+        f"{which}{cluster.gpus_per_node} GPUs a node, {network}; "
+        "change it with --gpus-per-node and --nic-bandwidth."
+    )
+
+
+def framework_sentence(framework: FrameworkProfile, named: bool) -> str:
+    """Say which framework habits the memory and time follow."""
+    habits = framework.memory
+    verb = "Habits of" if named else "Framework"
+    return (
+        f"{verb} {framework.name}: {habits.gradient_bytes:g} bytes of gradient and "
+        f"{habits.optimizer_bytes:g} bytes of optimizer state per parameter; change it with --framework."
+    )
+
+
+def sequence_sentence(model: Model) -> str:
+    """Say where the sequence length comes from."""
+    return f"Sequence length {model.seq_length}, the model's own; change it with --seq-length."
+
+
+def bubble_sentence(max_bubble: float) -> str:
+    """Say which bubble budget holds."""
+    return (
+        f"Pipeline bubble at most {100 * max_bubble:.0f} % of the ideal time; "
+        "change it with --max-bubble (a fraction, or none)."
+    )

@@ -1,0 +1,50 @@
+"""``plan``: the ranked plans and why the first one is what it is."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from planner.cli.options import (
+    json_option,
+    pin_options,
+    problem_options,
+    question,
+    search_options,
+    top_option,
+)
+
+
+@click.command(name="plan", short_help="Find, rank and explain the best plans (the default command).")
+@problem_options
+@pin_options
+@search_options
+@top_option
+@click.option("--explain", "full", is_flag=True, help="Re-solve around every degree; slower, longer reasons.")
+@click.option(
+    "--what-if", is_flag=True, help="Which changes of the machine or the batch make another plan win."
+)
+@json_option
+def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) -> None:
+    """Find the best plans for a model on a cluster, rank them, and explain the first.
+
+    Pins take a value (--tp 8), a list (--tp 4,8), a range (--pp 1:8) or a ban (--schedule not-gpipe).
+    """
+    from planner.explain.answer import answer
+    from planner.solver import solve
+
+    limit, workers = options.pop("time_limit"), options.pop("workers")
+    request = question(options).request()
+    result = solve(request, top=top, time_limit_s=limit, workers=workers)
+    found = answer(request, result, full=full, what_if=what_if)
+    if as_json:
+        from planner.report.json import answer_report, dumps
+
+        click.echo(dumps(answer_report(found)))
+    else:
+        from planner.report.table import answer_text
+
+        click.echo(answer_text(found))
+    sys.exit(found.exit_code)

@@ -1,0 +1,81 @@
+"""Where one plan loses time or memory against another, term by term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from planner.cost.terms import Memory, StepTime
+from planner.cost.words import memory_words, time_words
+from planner.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from planner.solver import Estimate
+
+NOTABLE_SHARE = 0.1
+"""A term is named when it makes at least this share of the sum of all changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One term of two plans."""
+
+    term: str
+    words: str
+    first: float
+    second: float
+
+    @property
+    def change(self) -> float:
+        """Second minus first, in the term's unit."""
+        return self.second - self.first
+
+
+def time_differences(first: StepTime, second: StepTime) -> list[Difference]:
+    """Terms of the step time, the largest change first. [s]."""
+    ours, theirs = first.as_dict(), second.as_dict()
+    rows = [Difference(name, time_words(name), ours[name], theirs[name]) for name in ours]
+    return sorted(rows, key=lambda row: -abs(row.change))
+
+
+def memory_differences(first: Memory, second: Memory) -> list[Difference]:
+    """Terms of the worst rank's memory, the largest change first. [byte]."""
+    ours, theirs = first.as_dict(), second.as_dict()
+    rows = [Difference(name, memory_words(name), ours[name], theirs[name]) for name in ours]
+    return sorted(rows, key=lambda row: -abs(row.change))
+
+
+def notable(differences: list[Difference], most: int = 3) -> list[Difference]:
+    """The few terms that explain a difference."""
+    total = sum(abs(row.change) for row in differences)
+    return [row for row in differences[:most] if total > 0 and abs(row.change) >= NOTABLE_SHARE * total]
+
+
+def percent(first: Estimate, second: Estimate) -> float:
+    """Step time of the second plan relative to the first, at equal batch. [%]."""
+    per_token_first = 1.0 / float(first.tokens_per_s_per_gpu) / first.plan.num_gpus
+    per_token_second = 1.0 / float(second.tokens_per_s_per_gpu) / second.plan.num_gpus
+    return 100.0 * (per_token_second / per_token_first - 1.0)
+
+
+def loss_phrase(best: Estimate, other: Estimate) -> str:
+    """The other plan's loss in a phrase: ``+38.0 % (tensor-parallel communication +1.7 s, ...)``."""
+    change = percent(best, other)
+    terms = ", ".join(
+        f"{row.words} {_signed(row.change)}" for row in notable(time_differences(best.time, other.time))
+    )
+    amount = "equally fast" if abs(change) < 0.05 else f"{change:+.1f} %"
+    return f"{amount} ({terms})" if terms else amount
+
+
+def memory_phrase(estimate: Estimate, usable_bytes: float) -> str:
+    """What a plan needs against what there is: ``needs 96.1 GB on pipeline rank 0 (85.5 GB usable)``."""
+    where = f" on pipeline rank {estimate.worst_stage}" if len(estimate.stages) > 1 else ""
+    total = estimate.peak_memory_bytes
+    largest = sorted(estimate.stages[estimate.worst_stage].as_dict().items(), key=lambda item: -item[1])[:3]
+    parts = ", ".join(f"{memory_words(name)} {format_bytes(value)}" for name, value in largest)
+    return f"needs {format_bytes(total)}{where} ({format_bytes(usable_bytes)} usable; {parts})"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds))}"

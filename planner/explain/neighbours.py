@@ -1,0 +1,97 @@
+"""Plans one step away: change one setting and let the plan follow, as a person would on paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.spec import Plan, PlanRequest
+
+V_SCHEDULES = frozenset({"zb-v", "dualpipe-v"})
+"""Schedules whose ranks hold two chunks."""
+
+LAYOUT_FIELDS = frozenset({"pipeline_parallel", "virtual_stages", "schedule", "recompute"})
+"""Fields whose change makes the old stages meaningless."""
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    low = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
+    return low + [number // value for value in reversed(low) if value * value != number]
+
+
+def neighbour_values(plan: Plan, field: str, request: PlanRequest) -> tuple[Any, Any]:
+    """Return the next smaller and the next larger value of a numeric field (None at the end of its range)."""
+    here = int(getattr(plan, field))
+    if field == "zero_stage":
+        values = list(range(4))
+    elif field == "virtual_stages":
+        values = list(range(1, request.model.num_layers // plan.pipeline_parallel + 1))
+    elif field == "micro_batch":
+        values = divisors(max(1, plan.global_batch // plan.data_parallel))
+    elif field == "expert_parallel":
+        values = divisors(max(1, request.model.num_experts))
+    else:
+        values = divisors(request.cluster.num_gpus)
+    below = [value for value in values if value < here]
+    above = [value for value in values if value > here]
+    return (below[-1] if below else None), (above[0] if above else None)
+
+
+def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | None:
+    """Return the plan with one setting changed and the dependent ones following.
+
+    ``data_parallel`` refills the cluster, ``num_microbatches`` the batch, the schedule and the shard group
+    adapt. None when no such plan exists (the degrees do not divide the cluster or the batch).
+    """
+    values = plan.model_dump()
+    values[field] = value
+    values["stages"] = () if field in LAYOUT_FIELDS else plan.stages
+    ranks = values["tensor_parallel"] * values["pipeline_parallel"] * values["context_parallel"]
+    if field != "data_parallel":
+        if plan.num_gpus % ranks:
+            return None
+        values["data_parallel"] = plan.num_gpus // ranks
+    _follow_schedule(values, field)
+    if not _follow_batch(values, plan, field):
+        return None
+    _follow_state(values, plan)
+    if field == "tensor_parallel":
+        values["sequence_parallel"] = value > 1
+    return Plan.model_validate(values)
+
+
+def _follow_schedule(values: dict[str, Any], field: str) -> None:
+    if values["pipeline_parallel"] == 1:
+        values["schedule"], values["virtual_stages"] = "none", 1
+        return
+    if field == "schedule":
+        if values["schedule"] in V_SCHEDULES:
+            values["virtual_stages"] = 2
+        elif values["schedule"] == "interleaved":
+            values["virtual_stages"] = max(2, values["virtual_stages"])
+        else:
+            values["virtual_stages"] = 1
+    elif values["schedule"] == "none" or field == "virtual_stages":
+        values["schedule"] = "interleaved" if values["virtual_stages"] > 1 else "1f1b"
+
+
+def _follow_batch(values: dict[str, Any], plan: Plan, field: str) -> bool:
+    replica, rest = divmod(plan.global_batch, values["data_parallel"])
+    if rest or replica == 0:
+        return False
+    if field == "num_microbatches":
+        values["micro_batch"], rest = divmod(replica, values["num_microbatches"])
+        return rest == 0 and values["micro_batch"] > 0
+    if field != "micro_batch" and replica % values["micro_batch"]:
+        values["micro_batch"] = 1
+    values["num_microbatches"], rest = divmod(replica, values["micro_batch"])
+    return rest == 0 and values["num_microbatches"] > 0
+
+
+def _follow_state(values: dict[str, Any], plan: Plan) -> None:
+    was_full = plan.shard_group_size == plan.data_parallel * plan.context_parallel or plan.zero_stage == 0
+    full = values["data_parallel"] * values["context_parallel"]
+    if values["zero_stage"] == 0:
+        values["shard_group_size"] = 1
+    elif was_full or full % values["shard_group_size"]:
+        values["shard_group_size"] = full

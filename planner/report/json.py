@@ -1,0 +1,132 @@
+"""Results as JSON-ready dictionaries. Key names are frozen by tests; new keys may be added, none removed.
+
+Gigabytes (1e9 bytes) appear only here, under the one name ``peak_memory_gb``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from planner.spec import Plan, PlanRequest
+from planner.units import GB
+
+if TYPE_CHECKING:
+    from planner.solver import Estimate, PlanResult
+
+PLAN_FIELDS = (
+    "tensor_parallel", "pipeline_parallel", "virtual_stages", "schedule", "data_parallel", "context_parallel",
+    "context_parallel_kind", "expert_parallel", "expert_tensor_parallel", "zero_stage", "shard_group_size",
+    "sequence_parallel", "micro_batch", "num_microbatches", "recompute", "recompute_modules", "offload",
+    "precision",
+)  # fmt: skip
+"""Plan fields in the order they are printed (everything but the stages)."""
+
+
+def dumps(data: Any) -> str:
+    """Text of a report; numbers that JSON cannot say (infinite, not a number) are an error."""
+    return json.dumps(data, indent=2, allow_nan=False)
+
+
+def plan_fields(plan: Plan) -> dict[str, Any]:
+    """Flat settings of a plan, without its stages."""
+    data = plan.model_dump(mode="json")
+    return {name: data[name] for name in PLAN_FIELDS}
+
+
+def stage_rows(estimate: Estimate) -> list[dict[str, Any]]:
+    """One row per pipeline rank: layers, recomputed layers and peak bytes."""
+    plan = estimate.plan
+    rows = []
+    for rank, memory in enumerate(estimate.stages):
+        stage = plan.stages[rank] if plan.stages else None
+        rows.append(
+            {
+                "layers": stage.layers if stage else None,
+                "chunk_layers": list(stage.chunk_layers) if stage else None,
+                "recompute_layers": stage.recompute_layers if stage else None,
+                "peak_memory_bytes": float(memory.total),
+                "memory_bytes": memory.as_dict(),
+            }
+        )
+    return rows
+
+
+def estimate_report(estimate: Estimate, explanation: Iterable[str] = ()) -> dict[str, Any]:
+    """Everything about one priced plan."""
+    worst = estimate.stages[estimate.worst_stage]
+    return {
+        **plan_fields(estimate.plan),
+        "num_gpus": estimate.plan.num_gpus,
+        "global_batch": estimate.plan.global_batch,
+        "stages": stage_rows(estimate),
+        "legal": not estimate.violations,
+        "violations": [violation_row(violation) for violation in estimate.violations],
+        "fits": estimate.fits,
+        "step_time_s": estimate.step_time_s,
+        "error_band_pct": estimate.error_band_pct,
+        "time_s": estimate.time.as_dict(),
+        "memory_bytes": worst.as_dict(),
+        "peak_memory_gb": estimate.peak_memory_bytes / GB,
+        "tokens_per_s_per_gpu": float(estimate.tokens_per_s_per_gpu),
+        "mfu": float(estimate.mfu),
+        "notes": list(estimate.notes),
+        "explanation": list(explanation),
+    }
+
+
+def violation_row(violation: Any) -> dict[str, Any]:
+    """One broken rule: its name, its sentence and the values it would accept."""
+    return {
+        "rule": violation.rule,
+        "sentence": violation.sentence,
+        "allowed": list(violation.allowed or ()),
+        "nearest": violation.nearest,
+    }
+
+
+def request_report(request: PlanRequest) -> dict[str, Any]:
+    """What was asked, after names were resolved and defaults filled in."""
+    return {
+        "model": request.model.name,
+        "hardware": request.cluster.accelerator.name,
+        "gpus": request.cluster.num_gpus,
+        "gpus_per_node": request.cluster.gpus_per_node,
+        "global_batch": request.workload.global_batch,
+        "global_batch_max": request.workload.global_batch_max,
+        "seq_length": request.workload.seq_length,
+        "precision": list(request.workload.precisions),
+        "framework": request.framework.name,
+        "goal": request.goal,
+        "pins": [pin.option for pin in request.pins],
+    }
+
+
+def plan_report(
+    request: PlanRequest, result: PlanResult, explanations: Mapping[int, list[str]], conflict: Any = None
+) -> dict[str, Any]:
+    """The whole answer of the main job.
+
+    Parameters
+    ----------
+    explanations
+        Sentences by rank (1 is the best plan).
+    conflict
+        ``explain.conflict.Conflict`` when nothing fits.
+    """
+    plans = [
+        {"rank": rank, **estimate_report(estimate, explanations.get(rank, ()))}
+        for rank, estimate in enumerate(result.plans, 1)
+    ]
+    return {
+        "status": result.status,
+        "gap_pct": result.gap_pct,
+        "solve_s": result.solve_s,
+        "settings_covered": result.num_settings,
+        "request": request_report(request),
+        "plans": plans,
+        "assumptions": list(request.assumptions),
+        "conflict": [member.as_dict() for member in conflict.members] if conflict else [],
+        "relaxations": [relaxation.as_dict() for relaxation in conflict.relaxations] if conflict else [],
+    }
