@@ -253,7 +253,8 @@ def expert_tensor_ranks_suit_the_framework(
     """
     limits, etp = request.framework.limits, np.asarray(expert_tensor_parallel)
     if not limits.expert_tensor_parallel:
-        return etp == 1
+        as_dense = np.logical_and(np.asarray(expert_parallel) == 1, etp == tensor_parallel)
+        return np.logical_or(etp == 1, as_dense)
     if limits.expert_tensor_is_one_or_tensor:
         return np.logical_or(etp == 1, etp == tensor_parallel)
     return np.ones(np.shape(etp), dtype=bool)

@@ -31,7 +31,7 @@ def framework_has_the_zero_stage(request: PlanRequest, zero_stage: Column) -> Co
 
 
 @rule(
-    source="DeepSpeed pipe/engine.py (ZeRO-2/3 refused); Megatron-LM arguments.py; transformers (FSDP refused)",
+    source="DeepSpeed pipe/engine.py (ZeRO-2/3 refused); Megatron-LM arguments.py; transformers (none)",
     numbers=_zero_limits,
 )
 def zero_stage_goes_with_the_pipeline(

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost.schedule import bubble
 from planner.cost.stage import V_SHAPED
 from planner.rules.rule import Column, divides, implies, is_in, rule
-from planner.spec.plan import Plan
+from planner.spec.plan import SCHEDULES, Plan
 from planner.spec.request import PlanRequest
 
 ONE_CHUNK = ("none", "gpipe", "1f1b", "zb-h1", "zb-h2", "dualpipe")
@@ -19,25 +20,20 @@ NEEDS_STAGES_IN_FLIGHT = ("gpipe", "1f1b", "zb-h1", "zb-h2")
 def bubble_fraction(
     schedule: Column, pipeline_parallel: Column, virtual_stages: Column, num_microbatches: Column
 ) -> Column:
-    """Idle time of a pipeline relative to its ideal time, for equal stages and equal F = D = W. [1].
+    """Idle time of a pipeline relative to its ideal time, for equal stages whose F, D and W are equal. [1].
 
     Notes
     -----
-    (p - 1)/m for GPipe and 1F1B, (p - 1)/(m v) interleaved, a third of 1F1B for ZB-H1 and, with a step that
-    waits for all ranks, ZB-H2; (p - 1)/(6 m) for ZB-V, whose last rank starts p - 1 half-stage forwards late;
-    (p - 2)/(3 m) for DualPipe, from (p/2 - 1)(F&B + B - 3W) with B = 2W and F&B = 3W; (p - 1)/(3 m) for
-    DualPipe-V, which is DualPipe of 2p half-stages.
-
-    References
-    ----------
-    Chapter 12.2.2; Zero Bubble (arXiv 2401.10241) table 2; DeepSeek-V3 report (arXiv 2412.19437) table 2.
+    (p - 1)/m for GPipe and 1F1B, (p - 1)/(m v) interleaved; the other schedules as ``cost.schedule.bubble``.
     """
-    ranks, m = np.asarray(pipeline_parallel) - 1.0, np.asarray(num_microbatches)
-    fraction = ranks / m
-    fraction = np.where(schedule == "interleaved", ranks / (m * np.asarray(virtual_stages)), fraction)
-    fraction = np.where(is_in(schedule, ("zb-h1", "zb-h2", "dualpipe-v")), ranks / (3.0 * m), fraction)
-    fraction = np.where(schedule == "zb-v", ranks / (6.0 * m), fraction)
-    return np.where(schedule == "dualpipe", np.maximum(ranks - 1.0, 0.0) / (3.0 * m), fraction)
+    m: Column = np.asarray(num_microbatches)
+    fraction: Column = 0.0
+    for name in SCHEDULES:
+        if not np.any(schedule == name):
+            continue
+        idle = bubble(name, 1.0, 1.0, 1.0, pipeline_parallel, virtual_stages, m)
+        fraction = np.where(schedule == name, idle / (3.0 * m), fraction)
+    return fraction
 
 
 @rule(source="framework limit: the schedules that it implements")

@@ -31,7 +31,7 @@ class Limits(BaseModel):
     max_pipeline_parallel: int | None = None
     max_context_parallel: int | None = None
     vocab_multiple: int = 128
-    """The vocabulary is padded to a multiple of this times tensor_parallel (0 = never padded: it must divide)."""
+    """The vocabulary is padded to a multiple of this times tensor_parallel (0: not padded, must divide)."""
     uneven_stages: Literal["even", "ends", "any"] = "any"
     """``even``: layers divide over stages; ``ends``: first and last may differ; ``any``: free layout."""
     recompute: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -52,7 +52,7 @@ class Limits(BaseModel):
     sequence_divides_by_tensor_and_context: bool = False
     """The sequence is a multiple of tensor ranks times 2c (torchtitan), not of each by itself."""
     replicates_kv_heads_over_context: bool = False
-    """All-to-all context parallelism copies KV heads when it has more ranks than heads (DeepSpeed Ulysses)."""
+    """All-to-all context parallelism copies KV heads when it has more ranks than heads (Ulysses)."""
     expert_tensor_is_one_or_tensor: bool = False
     """Experts are split over all tensor ranks or over none (torchtitan 0.2)."""
     zero3_with_experts: bool = True
@@ -69,7 +69,7 @@ class Limits(BaseModel):
 
 
 class MemoryHabits(BaseModel):
-    """How the framework fills memory. Bytes are per parameter or per element unless the name says otherwise."""
+    """How the framework fills memory. Bytes are per parameter or element unless the name says otherwise."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -112,14 +112,45 @@ class TimeHabits(BaseModel):
 
     attention_kernel: str = "fa3"
     """Preferred kernel generation; the newest one the accelerator has is used when it lacks this one."""
-    tensor_comm_hidden_fraction: float = 0.0
+    kernel_efficiency: float = Field(default=1.0, gt=0)
+    """Rate of this framework's matrix products over the accelerator's fitted curve."""
+    elementwise_factor: float = Field(default=1.0, gt=0)
+    """Bytes that elementwise kernels move over the fully fused minimum (eager code moves more)."""
+    weight_gradient_slowdown: float = Field(default=1.05, ge=1)
+    """Weight-gradient products over forward ones (fp32 accumulation)."""
+    loss_bytes_per_logit: float = 16.0
+    """Moved by loss and its gradient, per logit. [byte]"""
+
+    tensor_comm_hidden_fraction: float = Field(default=0.0, ge=0, le=1)
+    tensor_backward_overlaps: bool = True
+    """Backward tensor-parallel collectives run beside the gradient products of the same matrix."""
     gradient_sync_overlaps: bool = True
     parameter_gather_overlaps: bool = True
+    overlap_fraction: float = Field(default=0.9, ge=0, le=1)
+    """Share of the computation behind which a collective can hide."""
+    overlap_slowdown: float = Field(default=0.1, ge=0, le=1)
+    """Share of a hidden collective's time that computation loses to it (multiprocessors, HBM, power)."""
+    gradient_reduce_bytes: float = 4.0
+    """Per parameter, in the gradient reduction."""
     pipeline_sends_overlap: bool = True
     """In the steady state of interleaved schedules."""
-    expert_comm_hidden_fraction: float = 0.0
+    expert_comm_hidden_fraction: float = Field(default=0.0, ge=0, le=1)
+    deduplicates_dispatch: bool = False
+    """A token travels once to a rank with several of its experts (DeepEP, HybridEP)."""
+    dispatch_bytes: float = 2.0
+    """Per element sent to the experts."""
+    expert_imbalance: float = Field(default=1.0, ge=1)
+    """Load of the busiest expert rank over the mean."""
+
     kernels_per_layer: float = 60.0
-    """Launches per layer, forward and backward together thrice that; the host-bound floor."""
+    """Launches of one layer's forward pass; the backward pass has twice as many. The host-bound floor."""
+    kernels_per_moe_layer: float = 150.0
+    launch_factor: float = Field(default=1.0, ge=0)
+    """Host time of one launch over the accelerator's figure (CUDA graphs: near 0)."""
+    optimizer_bytes_per_owned: float = 45.0
+    """Adam, norm and clipping, per parameter whose optimizer state this rank owns. [byte]"""
+    optimizer_bytes_per_resident: float = 8.0
+    """Zeroing and scaling of gradients, per parameter held. [byte]"""
     step_overhead_s: float = 0.02
     straggler_per_doubling: float = 0.005
     """Step-time growth per doubling of the GPUs beyond one node."""
