@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Origin = Literal["vendor", "measured", "fitted", "assumed"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
@@ -31,6 +32,11 @@ class GemmCurve(Sourced):
     """q: pass over the activation before a low-precision product."""
     sustained_fraction: float = Field(default=1.0, gt=0)
     """Clock under a long run, relative to the burst benchmark."""
+    small_dimension: float = Field(default=0.0, ge=0)
+    """D: products narrower than this lose their rate; the product term is multiplied by
+    ``1 + (D/M)^2 + (D/N)^2``. [row]"""
+    tile: int = Field(default=1, ge=1)
+    """Every dimension is padded to a multiple of this (systolic arrays)."""
 
 
 class AttentionCurve(Sourced):
@@ -39,6 +45,12 @@ class AttentionCurve(Sourced):
     seq_lengths: tuple[int, ...]
     forward_flop_per_s: tuple[float, ...]
     backward_flop_per_s: tuple[float, ...]
+    head_dims: tuple[int, ...] = (64, 128, 256)
+    head_dim_factors: tuple[float, ...] = (0.75, 1.0, 1.0)
+    """Rate at each of ``head_dims``, relative to head dim 128."""
+    forward_tiles_per_multiprocessor: float = Field(default=2.0, ge=0)
+    """Blocks of 128 query rows per multiprocessor below which the rate falls in proportion (0 = never)."""
+    backward_tiles_per_multiprocessor: float = Field(default=2.0, ge=0)
 
 
 class Compute(Sourced):
@@ -61,6 +73,7 @@ class HighBandwidthMemory(Sourced):
     """Share of the bandwidth that fused elementwise kernels reach."""
     permute_fraction: float = Field(default=0.5, gt=0, le=1)
     loss_fraction: float = Field(default=0.4, gt=0, le=1)
+    optimizer_fraction: float = Field(default=0.8, gt=0, le=1)
 
 
 class Link(Sourced):
@@ -70,11 +83,23 @@ class Link(Sourced):
     group_gpus: int = Field(gt=0)
     """GPUs that reach each other over this tier (0-free; the outermost tier may exceed the cluster)."""
     bytes_per_s: float = Field(gt=0)
+    """Line rate of all the GPU's links of this tier together."""
     latency_s: float = Field(ge=0)
+    """One hop of a bandwidth-optimised (NCCL "Simple") ring."""
+    base_s: float = Field(default=0.0, ge=0)
+    """Start-up time of one collective."""
+    efficiency: float = Field(default=1.0, gt=0, le=1)
+    """Share of the line rate that large messages reach."""
+    all_to_all_efficiency: float = Field(default=0.87, gt=0, le=1)
+    """The same for all-to-all between the groups of the tier below (many peers, incast)."""
     oversubscription: float = Field(default=1.0, ge=1)
+    is_mesh: bool = False
+    """One link to each peer (xGMI): a group of n ranks drives n - 1 of the ``group_gpus - 1`` links."""
     is_torus: bool = False
     """TPU interconnect: per-axis links, no cliff at a node's edge."""
     torus_axes: int = 0
+    torus_wrap_side: int = 4
+    """Axes shorter than this have no wrap-around link and take twice the time."""
 
 
 class CollectiveCurve(Sourced):
@@ -84,9 +109,20 @@ class CollectiveCurve(Sourced):
     """
 
     collective: Collective
-    num_ranks: int
+    num_ranks: int = Field(ge=2)
     message_bytes: tuple[float, ...]
     time_s: tuple[float, ...]
+    link_bytes_per_s: float = Field(gt=0)
+    """Line rate of the links it was measured on; elsewhere the size-dependent part scales with theirs."""
+
+    @model_validator(mode="after")
+    def _same_length(self) -> Self:
+        rising = all(a < b for a, b in pairwise(self.message_bytes))
+        if len(self.message_bytes) != len(self.time_s) or not rising or not self.time_s:
+            raise ValueError("message_bytes must rise and have as many entries as time_s")
+        if min(self.time_s) <= 0 or self.message_bytes[0] <= 0:
+            raise ValueError("message_bytes and time_s must be positive")
+        return self
 
 
 class Host(Sourced):
@@ -94,6 +130,8 @@ class Host(Sourced):
 
     kernel_launch_s: float = 6e-6
     """CPU time to launch one kernel."""
+    kernel_gap_s: float = 2e-6
+    """Idle time of the GPU between two queued kernels."""
     pcie_bytes_per_s: float = 25e9
     """Host-to-device bandwidth per GPU, for offload (C2C on Grace)."""
     node_memory_bytes: float = 1e12

@@ -1,0 +1,199 @@
+"""Time of the kernels of one GPU: matrix products, attention, everything that only moves memory.
+
+Letters: M, N, K sizes of a product; R rate; s sequence; a heads; d head dim; b sequences.
+Every function takes numbers or arrays that broadcast.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from planner.errors import BadInput, did_you_mean
+from planner.spec.cluster import Accelerator, AttentionCurve, GemmCurve
+
+MemoryKind = Literal["elementwise", "permute", "loss", "optimizer"]
+
+FALLBACKS: dict[str, tuple[str, ...]] = {
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+    "fp32": ("tf32",),
+    "tf32": (),
+    "fp8": ("bf16", "fp16"),
+    "mxfp8": ("fp8", "bf16", "fp16"),
+    "fp8_block": ("mxfp8", "fp8", "bf16", "fp16"),
+    "nvfp4": ("mxfp8", "fp8", "bf16", "fp16"),
+}
+"""Which curve stands in for a precision that the accelerator has no curve for, nearest first."""
+FP32_SLOWDOWN = 8.0
+"""fp32 products without TF32 against bf16 (a bound; A100: 19.5 against 312 TFLOP/s at best)."""
+ELEMENT_BYTES = {
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "mxfp8": 1.0,
+    "fp8_block": 1.0,
+    "nvfp4": 0.5,
+}
+KERNEL_FALLBACKS = ("cudnn", "fa3", "fa2", "splash", "triton")
+BACKWARD_FLOPS = 2.5
+"""Backward FLOPs of fused attention over its forward FLOPs (five products against two)."""
+
+
+def gemm_curve(accelerator: Accelerator, precision: str) -> tuple[GemmCurve, float]:
+    """Return the fitted curve for a precision and the slow-down to apply to it.
+
+    A missing precision is served by the nearest one in :data:`FALLBACKS`.
+    """
+    for name in (precision, *FALLBACKS.get(precision, ("bf16", "fp16"))):
+        if name in accelerator.gemm:
+            return accelerator.gemm[name], 1.0
+    for name in ("bf16", "fp16"):
+        if name in accelerator.gemm and precision == "fp32":
+            return accelerator.gemm[name], FP32_SLOWDOWN
+    known = ", ".join(sorted(accelerator.gemm))
+    raise BadInput(
+        f"{accelerator.name} has no matrix-product curve for precision {precision!r} (it has {known})"
+    )
+
+
+def gemm_time(
+    m: Any,
+    n: Any,
+    k: Any,
+    accelerator: Accelerator,
+    precision: str = "bf16",
+    count: Any = 1,
+    slowdown: float = 1.0,
+    fp32_output: bool = False,
+) -> Any:
+    """Time of ``count`` products of an M x K with a K x N matrix. [s].
+
+    Parameters
+    ----------
+    m, n, k
+        Rows (tokens), columns and inner dimension.
+    count
+        Independent products of this shape, run as one launch (experts, or batched products).
+    slowdown
+        Multiplies the product term; weight gradients that accumulate into fp32 run at 1.03 to 1.08.
+    fp32_output
+        The result is read and written in fp32 (accumulating weight gradient).
+
+    Notes
+    -----
+    t = t0 + count max(2 M N (K + K0) / R (1 + (D/M)^2 + (D/N)^2), bytes / HBM) + q M K count.
+    The memory floor makes small expert batches pay for reading the weights, and expert weight gradients
+    for the fp32 sum (8 bytes per element).
+    """
+    curve, precision_slowdown = gemm_curve(accelerator, precision)
+    rows, columns, inner = (_padded(value, curve.tile) for value in (m, n, k))
+    rate = curve.rate_flop_per_s * curve.sustained_fraction / (slowdown * precision_slowdown)
+    narrow = 1.0 + (curve.small_dimension / rows) ** 2 + (curve.small_dimension / columns) ** 2
+    product = 2.0 * rows * columns * (inner + curve.k0) / rate * narrow
+    element = ELEMENT_BYTES.get(precision, 2.0)
+    output = 8.0 if fp32_output else 2.0
+    traffic = element * inner * (rows + columns) + output * rows * columns
+    memory = traffic / (accelerator.memory.hbm_bytes_per_s * accelerator.memory.elementwise_fraction)
+    quantise = curve.quantise_s_per_element * rows * inner
+    work = np.asarray(count) * (np.maximum(product, memory) + quantise)
+    return _scalar(np.where(work > 0, curve.launch_s + work, 0.0))
+
+
+def attention_flop(
+    seq_length: Any, heads: Any, head_dim: Any, batch: Any, value_dim: Any = None, window: int | None = None
+) -> Any:
+    """Forward FLOPs of causal attention, the masked half not counted. [FLOP].
+
+    Notes
+    -----
+    2 b a (d_qk + d_v) pairs, with s^2/2 pairs, or w s - w^2/2 with a window of w < s.
+    """
+    s = np.asarray(seq_length, dtype=np.float64)
+    w = s if window is None else np.minimum(s, window)
+    value = head_dim if value_dim is None else value_dim
+    return _scalar(2.0 * batch * heads * (np.asarray(head_dim) + value) * (w * s - w * w / 2.0))
+
+
+def attention_curve(accelerator: Accelerator, kernel: str) -> AttentionCurve:
+    """Return the curve of a kernel generation, or of the newest one the accelerator has."""
+    for name in (kernel, *KERNEL_FALLBACKS, *accelerator.attention):
+        if name in accelerator.attention:
+            return accelerator.attention[name]
+    raise BadInput(f"{accelerator.name} has no attention curve")
+
+
+def attention_time(
+    flop: Any,
+    seq_length: Any,
+    tiles: Any,
+    accelerator: Accelerator,
+    kernel: str = "fa3",
+    head_dim: Any = 128,
+    backward: bool = False,
+) -> Any:
+    """Time of one fused attention call, forward or backward. [s].
+
+    Parameters
+    ----------
+    flop
+        *Forward* FLOPs of the call (:func:`attention_flop`), also for the backward pass.
+    seq_length
+        Length that sets the kernel's efficiency: of the sequence, or twice the window.
+    tiles
+        Blocks of 128 query rows: heads * sequences * s / 128.
+    head_dim
+        Mean of the query and value head dims.
+
+    Notes
+    -----
+    Rates are interpolated over log s. With too few blocks to fill the multiprocessors the rate falls in
+    proportion (few heads per GPU, short sequences).
+    """
+    curve = attention_curve(accelerator, kernel)
+    rates = curve.backward_flop_per_s if backward else curve.forward_flop_per_s
+    need = curve.backward_tiles_per_multiprocessor if backward else curve.forward_tiles_per_multiprocessor
+    length = np.maximum(np.asarray(seq_length, dtype=np.float64), 1.0)
+    log_lengths = np.log(np.asarray(curve.seq_lengths, dtype=np.float64))
+    rate = np.interp(np.log(length), log_lengths, np.asarray(rates, dtype=np.float64))
+    rate = rate * np.minimum(1.0, length / curve.seq_lengths[0])
+    rate = rate * np.interp(head_dim, curve.head_dims, curve.head_dim_factors)
+    wanted = max(need * accelerator.compute.multiprocessors, 1.0)
+    rate = rate * np.minimum(1.0, np.asarray(tiles, dtype=np.float64) / wanted)
+    work = np.asarray(flop, dtype=np.float64) * (BACKWARD_FLOPS if backward else 1.0)
+    launches = 2.0 if backward else 1.0
+    gap = accelerator.host.kernel_gap_s * launches
+    return _scalar(np.where(work > 0, gap + work / np.maximum(rate, 1.0), 0.0))
+
+
+def memory_bound_time(
+    bytes_moved: Any, accelerator: Accelerator, kind: MemoryKind = "elementwise", count: Any = 1
+) -> Any:
+    """Time of ``count`` kernels that together read and write ``bytes_moved``. [s].
+
+    The share of the HBM bandwidth that such kernels reach stands in the hardware file.
+    """
+    memory = accelerator.memory
+    fractions = {
+        "elementwise": memory.elementwise_fraction,
+        "permute": memory.permute_fraction,
+        "loss": memory.loss_fraction,
+        "optimizer": memory.optimizer_fraction,
+    }
+    if kind not in fractions:
+        raise BadInput(f"unknown kind of memory-bound kernel {kind!r}{did_you_mean(kind, fractions)}")
+    moved = np.asarray(bytes_moved, dtype=np.float64)
+    gaps = np.asarray(count) * accelerator.host.kernel_gap_s
+    return _scalar(np.where(moved > 0, moved / (fractions[kind] * memory.hbm_bytes_per_s) + gaps, 0.0))
+
+
+def _padded(value: Any, tile: int) -> Any:
+    array = np.maximum(np.asarray(value, dtype=np.float64), 1e-9)
+    return np.ceil(array / tile) * tile if tile > 1 else array
+
+
+def _scalar(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value
