@@ -81,15 +81,14 @@ def tiny_moe() -> PlanRequest:
     return request.model_copy(update={"model": request.model.model_copy(update=moe)})
 
 
-def vary(request: PlanRequest, **parts: dict[str, Any]) -> PlanRequest:
-    """Copy with changes inside parts: ``vary(request, model={"num_layers": 5}, limits={...})``."""
-    updates: dict[str, Any] = dict(parts.pop("request", {}))
-    limits = parts.pop("limits", {})
-    for name, changes in parts.items():
-        updates[name] = getattr(request, name).model_copy(update=changes)
+def vary(request: PlanRequest, **parts: Any) -> PlanRequest:
+    """Copy with changes: ``vary(request, model={"num_layers": 5}, limits={...}, allow_idle=True)``."""
+    limits = parts.pop("limits", None)
     if limits:
-        framework = updates.get("framework", request.framework)
-        updates["framework"] = framework.model_copy(
-            update={"limits": framework.limits.model_copy(update=limits)}
-        )
+        framework = request.framework
+        parts["framework"] = {"limits": framework.limits.model_copy(update=limits)}
+    updates = {
+        name: getattr(request, name).model_copy(update=value) if isinstance(value, dict) else value
+        for name, value in parts.items()
+    }
     return request.model_copy(update=updates)
