@@ -85,10 +85,7 @@ def _one_forward_one_backward(m: int, warm_up: int) -> list[Op]:
 def _interleaved(p: int, v: int, m: int, rank: int) -> list[Op]:
     """Megatron's order: groups of p micro-batches walk through the chunks."""
     pairs = [
-        (chunk, i)
-        for start in range(0, m, p)
-        for chunk in range(v)
-        for i in range(start, min(start + p, m))
+        (chunk, i) for start in range(0, m, p) for chunk in range(v) for i in range(start, min(start + p, m))
     ]
     forward: list[Op] = [("F", chunk, i) for chunk, i in pairs]
     backward: list[Op] = [
@@ -229,7 +226,9 @@ class _GreedyRank:
         self.ops.append(op)
         return op
 
-    def _ready(self, kind: str, chunk: int, index: int, done: dict[tuple[str, int, int, int], int], clock: int) -> bool:
+    def _ready(
+        self, kind: str, chunk: int, index: int, done: dict[tuple[str, int, int, int], int], clock: int
+    ) -> bool:
         if kind == "F":
             room = 2 * self.p - (chunk == 0) * 1
             if self.in_flight >= room:

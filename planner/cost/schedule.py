@@ -79,7 +79,9 @@ def in_flight(schedule: Schedule, rank: Any, p: Any, v: Any, m: Any) -> Any:
     return pairs[schedule]
 
 
-def bubble(schedule: Schedule, forward: Any, input_grad: Any, weight_grad: Any, p: Any, v: Any, m: Any) -> Any:
+def bubble(
+    schedule: Schedule, forward: Any, input_grad: Any, weight_grad: Any, p: Any, v: Any, m: Any
+) -> Any:
     """Return the idle time of a rank with equal stages, first to last operation of the pipeline. [s].
 
     Notes
@@ -158,7 +160,9 @@ def _program(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, 
                 slot = (rank * chunks + op[1]) * 4 + _KINDS[op[0]]
                 hop = int(source is not None and source[1] != rank)
                 rows.append((last[rank], index[source] if source else 0, hop, slot))
-                last[rank] = index["F" if op[0] == "F" else _done_name(op), rank, op[1], op[2]] = len(rows) - 1
+                last[rank] = index["F" if op[0] == "F" else _done_name(op), rank, op[1], op[2]] = (
+                    len(rows) - 1
+                )
                 first[rank] = first[rank] or last[rank]
                 position[rank] += 1
                 ops.append((rank, op))

@@ -83,9 +83,13 @@ class MemoryHabits(BaseModel):
     """Per logit, kept until the backward pass."""
     loss_peak_bytes: float = 8.0
     """Per logit, at the worst moment."""
+    head_gathered_bytes: float = 0.0
+    """Per token and hidden element on the stage with the head, not divided over the tensor ranks, when more than
+    one micro-batch accumulates."""
     dummy_weight_gradients: bool = False
     """Transformer Engine keeps one 16-bit tensor per distinct weight shape."""
     activation_style: Literal["fused", "unfused"] = "fused"
+    """Unfused: rotary embedding copies queries, keys and values, and the gate's activation is kept apart."""
     fused_attention: bool = True
     """False: the s x s scores are kept (before FlashAttention)."""
     dropout_mask_bytes: float = 0.0
@@ -98,11 +102,19 @@ class MemoryHabits(BaseModel):
     """Layers whose whole weights are on the GPU at once under ZeRO-3 (the current one and the prefetched)."""
     reduced_units: float = 2.0
     """Layers whose whole fp32 gradients are being reduced at once under ZeRO-3."""
+    bucket_gradient_bytes: float = 0.0
+    """A second, 16-bit gradient kept for communication whenever gradients are synchronised."""
     reserved_over_allocated: float = Field(default=1.05, ge=1)
     context_bytes: float = 1.5e9
     """CUDA context and loaded kernels. [byte]"""
     communicator_bytes: float = 0.5e9
     """Per live communicator group. [byte]"""
+    reported: Literal["allocated", "reserved", "device"] = "allocated"
+    """Which figure the framework's own log prints."""
+    reported_rank: Literal["worst", "first"] = "worst"
+    """Whose figure it prints: the fullest pipeline rank's, or the first one's."""
+    reported_unit_bytes: float = 1e9
+    """What it calls a GB; many logs divide by 2^30. [byte]"""
 
 
 class TimeHabits(BaseModel):

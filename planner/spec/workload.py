@@ -20,6 +20,8 @@ class Workload(BaseModel):
     precisions: tuple[Precision, ...] = ("bf16",)
     """Number formats the planner may choose from; one entry fixes it."""
     global_batch_max: int | None = None
+    frozen_weights: bool = False
+    """Adapters (LoRA) are trained: the model's own weights have no gradients and no optimizer state."""
 
     @property
     def tokens(self) -> int:

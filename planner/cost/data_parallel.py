@@ -1,0 +1,88 @@
+"""What follows the last backward pass: gradient reduction, optimizer, parameter gathering.
+
+Letters: P parameters of one GPU before sharding, D ranks that share them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from planner.cost.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
+from planner.cost.kernels import memory_bound_time
+from planner.cost.layer_comm import ELEMENT_BYTES, shard_groups
+from planner.cost.setting import Setting
+from planner.cost.states import LocalParameters, shard_ranks
+from planner.cost.work import exposed_time
+from planner.spec.request import PlanRequest
+
+OFFLOADED_BYTES = 6.0
+"""Per owned parameter over the host link: fp32 gradient down, 16-bit weight up. [byte]"""
+HOST_ADAM_BYTES = 28.0
+"""Per owned parameter that Adam on the host reads and writes (g, m, v, w in fp32). [byte]"""
+
+
+def data_parallel_time(
+    local: LocalParameters, setting: Setting, request: PlanRequest, forward_s: Any, backward_s: Any
+) -> Any:
+    """Exposed gradient reduction and parameter gathering, once a step. [s].
+
+    Parameters
+    ----------
+    local
+        Parameters of the pace-setting rank.
+    forward_s, backward_s
+        Its first forward and its last backward pass (one micro-batch): all that can hide the two collectives.
+
+    Notes
+    -----
+    ZeRO-0: all-reduce of the gradients. ZeRO-1: reduce-scatter of the gradients, all-gather of the 16-bit weights.
+    ZeRO-2 only gathers here, ZeRO-3 nothing: their other traffic repeats every micro-batch and is part of the
+    layer's time.
+    """
+    habits, cluster, stage = request.framework.time, request.cluster, setting.zero_stage
+    reduce, gather = 0.0, 0.0
+    if request.workload.frozen_weights:
+        return 0.0 * np.asarray(backward_s)
+    for count, group, replicas in shard_groups(local.dense, local.expert, setting):
+        gradients = count * habits.gradient_reduce_bytes
+        if stage == 1:
+            reduce = reduce + reduce_scatter_time(gradients, group, cluster)
+        if stage <= 1:
+            reduce = reduce + all_reduce_time(gradients / np.maximum(group.size, 1.0), replicas, cluster)
+        if stage in (1, 2):
+            gather = gather + all_gather_time(count * ELEMENT_BYTES, group, cluster)
+    hidden_reduce = exposed_time(reduce, backward_s, habits, habits.gradient_sync_overlaps)
+    return hidden_reduce + exposed_time(gather, forward_s, habits, habits.parameter_gather_overlaps)
+
+
+def optimizer_time(local: LocalParameters, setting: Setting, request: PlanRequest) -> Any:
+    """Adam, gradient norm and clipping on the GPU, by bytes. [s].
+
+    Notes
+    -----
+    (x P / D + y P) / HBM rate, with x bytes per owned and y per resident parameter of the framework's habits.
+    """
+    if request.workload.frozen_weights:
+        return 0.0 * np.asarray(local.total)
+    habits = request.framework.time
+    owned = 0.0 if setting.offload == "optimizer" else owned_parameters(local, setting)
+    moved = habits.optimizer_bytes_per_owned * owned + habits.optimizer_bytes_per_resident * local.total
+    return memory_bound_time(moved, request.cluster.accelerator, "optimizer")
+
+
+def optimizer_offload_time(local: LocalParameters, setting: Setting, request: PlanRequest) -> Any:
+    """Transfer of gradients and weights, and Adam on the host, at the host link's rate. [s]."""
+    if setting.offload != "optimizer" or request.workload.frozen_weights:
+        return 0.0 * np.asarray(local.total)
+    moved = owned_parameters(local, setting) * (OFFLOADED_BYTES + HOST_ADAM_BYTES)
+    return moved / request.cluster.accelerator.host.pcie_bytes_per_s
+
+
+def owned_parameters(local: LocalParameters, setting: Setting) -> Any:
+    """Parameters whose optimizer state this rank keeps. [1]."""
+    if setting.zero_stage == 0:
+        return local.total
+    dense_ranks, expert_ranks = shard_ranks(setting)
+    return local.dense / dense_ranks + local.expert / expert_ranks

@@ -1,0 +1,278 @@
+"""Time of one transformer layer, and of the model's two ends, for one micro-batch on one GPU.
+
+Letters: h hidden, a query heads, g KV heads, d head dim, f MLP width, k experts per token, s sequence,
+b micro-batch, t tensor ranks, c context ranks, e expert ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from planner.cost.activations import token_region_divisor, tokens_per_micro_batch
+from planner.cost.flops import Gemm, attention_dims, head_gemm, layer_gemms, local_kv_heads
+from planner.cost.kernels import attention_flop, attention_time, gemm_time, memory_bound_time
+from planner.cost.layer_comm import context_comm, expert_comm, head_comm, shard_comm, tensor_comm
+from planner.cost.setting import Setting
+from planner.cost.states import padded_vocabulary
+from planner.cost.work import LayerTime, WorkTime, exposed_time
+from planner.spec.model import LayerKind
+from planner.spec.request import PlanRequest
+
+SCORE_BYTES_FORWARD = 9.0
+SCORE_BYTES_BACKWARD = 11.0
+"""Moved per attention score by softmax and dropout kernels when attention is not fused: forward reads and
+writes 2 B twice and a mask byte, backward reads 2 + 2 and writes 2, reads 2 + 1 and writes 2 (arXiv 2205.05198)."""
+QUERY_BLOCK = 128
+"""Query rows that one thread block of a fused attention kernel handles (FlashAttention 2 and 3)."""
+
+
+def layer_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> LayerTime:
+    """Phases of one layer of the given kind for one micro-batch, communication and host floor included.
+
+    Notes
+    -----
+    Forward: products, attention, elementwise kernels, exposed collectives. The backward pass computes input and
+    weight gradients of every product; attention, elementwise work and all collectives count with the
+    input gradients. Frozen weights (adapters) leave out weight gradients.
+    """
+    tokens = tokens_per_micro_batch(setting, request)
+    gemms = layer_gemms(request.model, kind, tokens, setting)
+    forward = WorkTime(
+        gemm_s=sum(_forward_gemm(gemm, setting, request) for gemm in gemms),
+        attention_s=_attention(kind, setting, request, backward=False),
+        elementwise_s=_elementwise(kind, setting, request, backward=False),
+    )
+    input_gradient = WorkTime(
+        gemm_s=sum(_input_gemm(gemm, setting, request) for gemm in gemms),
+        attention_s=_attention(kind, setting, request, backward=True),
+        elementwise_s=_elementwise(kind, setting, request, backward=True),
+    )
+    weight = WorkTime(gemm_s=sum(_weight_gemm(gemm, setting, request) for gemm in gemms))
+    return _with_communication(kind, setting, request, forward, input_gradient, weight)
+
+
+def _with_communication(
+    kind: LayerKind, setting: Setting, request: PlanRequest,
+    forward: WorkTime, backward: WorkTime, weight: WorkTime,
+) -> LayerTime:  # fmt: skip
+    habits = request.framework.time
+    tensor = tensor_comm(kind, setting, request, backward.gemm_s, weight.gemm_s)
+    context = context_comm(kind, setting, request, forward.attention_s, backward.attention_s)
+    expert = expert_comm(kind, setting, request)
+    gather, reduce = shard_comm(kind, setting, request)
+    shard_forward = exposed_time(gather, forward.total, habits, habits.parameter_gather_overlaps)
+    backward_work = backward.total + weight.total
+    shard_backward = exposed_time(gather + reduce, backward_work, habits, habits.gradient_sync_overlaps)
+    forward = forward + WorkTime(
+        tensor_comm_s=tensor[0], context_comm_s=context[0], expert_comm_s=expert[0], data_comm_s=shard_forward
+    )
+    backward = backward + WorkTime(
+        tensor_comm_s=tensor[1],
+        context_comm_s=context[1],
+        expert_comm_s=expert[1],
+        data_comm_s=shard_backward,
+    )
+    launches = _launch_time(kind, request)
+    recompute = WorkTime(recompute_s=_recompute(kind, setting, request, forward, launches))
+    forward = forward + WorkTime(host_s=np.maximum(launches - forward.total, 0.0))
+    backward = backward + WorkTime(host_s=np.maximum(2.0 * launches - backward.total - weight.total, 0.0))
+    return LayerTime(forward, backward, weight, recompute)
+
+
+def _launch_time(kind: LayerKind, request: PlanRequest) -> float:
+    """Host time to launch one layer's forward kernels."""
+    habits = request.framework.time
+    kernels = habits.kernels_per_moe_layer if kind.moe else habits.kernels_per_layer
+    return kernels * habits.launch_factor * request.cluster.accelerator.host.kernel_launch_s
+
+
+def _precision(gemm: Gemm, setting: Setting) -> str:
+    """Router and LM head keep 16 bits whatever the linear layers use."""
+    low = setting.precision not in ("fp32", "fp16", "bf16")
+    return "bf16" if low and gemm.name in ("router", "lm_head") else setting.precision
+
+
+def _imbalance(gemm: Gemm, request: PlanRequest) -> float:
+    return request.framework.time.expert_imbalance if gemm.expert else 1.0
+
+
+def _forward_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
+    rows = gemm.m * _imbalance(gemm, request)
+    seconds = gemm_time(
+        rows, gemm.n, gemm.k, request.cluster.accelerator, _precision(gemm, setting), gemm.count
+    )
+    return seconds / request.framework.time.kernel_efficiency
+
+
+def _input_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
+    rows = gemm.m * _imbalance(gemm, request)
+    seconds = gemm_time(
+        rows, gemm.k, gemm.n, request.cluster.accelerator, _precision(gemm, setting), gemm.count
+    )
+    return seconds / request.framework.time.kernel_efficiency
+
+
+def _weight_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
+    if request.workload.frozen_weights:
+        return 0.0 * np.asarray(gemm.m, dtype=np.float64)
+    habits = request.framework.time
+    seconds = gemm_time(
+        gemm.n, gemm.k, gemm.m * _imbalance(gemm, request), request.cluster.accelerator,
+        _precision(gemm, setting), gemm.count,
+        slowdown=habits.weight_gradient_slowdown,
+        fp32_output=request.framework.memory.gradient_bytes >= 4.0,
+    )  # fmt: skip
+    return seconds / habits.kernel_efficiency
+
+
+def _attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
+    """Attention core of one layer: a fused kernel, or two batched products and the score kernels."""
+    if not request.framework.memory.fused_attention:
+        return _unfused_attention(setting, request, backward)
+    model, s = request.model, request.workload.seq_length
+    b, c = np.asarray(setting.micro_batch), np.asarray(setting.context_parallel)
+    heads = model.num_heads / np.asarray(setting.tensor_parallel)
+    query_dim, value_dim = attention_dims(model)
+    flop = attention_flop(s, heads, query_dim, b, value_dim, kind.window) / c
+    length = s / c if setting.context_parallel_kind == "ring" else s + 0 * c
+    if kind.window is not None:
+        length = np.minimum(length, 2 * kind.window)
+    return attention_time(
+        flop, length, heads * b * s / c / QUERY_BLOCK, request.cluster.accelerator,
+        request.framework.time.attention_kernel, (query_dim + value_dim) / 2, backward,
+    )  # fmt: skip
+
+
+def _unfused_attention(setting: Setting, request: PlanRequest, backward: bool) -> Any:
+    model, s, accelerator = request.model, request.workload.seq_length, request.cluster.accelerator
+    query_dim, value_dim = attention_dims(model)
+    rows = s / np.asarray(setting.context_parallel)
+    products = np.asarray(setting.micro_batch) * model.num_heads / setting.tensor_parallel
+    precision = "bf16" if setting.precision not in ("fp32", "fp16") else setting.precision
+    scores = gemm_time(rows, s, query_dim, accelerator, precision, products)
+    values = gemm_time(rows, value_dim, s, accelerator, precision, products)
+    moved = (SCORE_BYTES_BACKWARD if backward else SCORE_BYTES_FORWARD) * rows * s * products
+    passes = 2.0 if backward else 1.0
+    return passes * (scores + values) + memory_bound_time(moved, accelerator, "elementwise", 2)
+
+
+def _elementwise(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
+    """Norms, residual additions, rotary embedding, activation, and the experts' permutation.
+
+    Bytes per token (16-bit, fused; physics: memory-bound ops): norm 4h forward and 8h backward, residual addition
+    6h (dropout 1h more), rotary 4 (a + g) d, gated activation 6f and 10f, plain activation 4f and 6f,
+    permutation and its inverse 4 h k each.
+    """
+    model, habits, accelerator = request.model, request.framework.time, request.cluster.accelerator
+    t = np.asarray(setting.tensor_parallel)
+    tokens = tokens_per_micro_batch(setting, request)
+    h, region, own = model.hidden_size, tokens / token_region_divisor(setting), tokens / t
+    dropout = 2.0 * h if request.framework.memory.dropout_mask_bytes else 0.0
+    stream = model.norms_per_layer * (8.0 if backward else 4.0) * h + 12.0 * h + dropout
+    heads = model.num_heads / t + local_kv_heads(model, setting)
+    rotary = 0.0 if model.learned_positions else 4.0 * heads * attention_dims(model)[0]
+    per_width = (10.0 if backward else 6.0) if model.gated_mlp else (6.0 if backward else 4.0)
+    width = model.ffn_hidden_size
+    if kind.moe:
+        width = model.experts_per_token * model.expert_ffn_hidden_size + model.shared_expert_ffn_hidden_size
+    moved = stream * region + rotary * tokens + per_width * width * own
+    kernels = 6.0 if model.gated_mlp else 5.0
+    seconds = memory_bound_time(moved * habits.elementwise_factor, accelerator, "elementwise", kernels)
+    if kind.moe:
+        permuted = 8.0 * h * model.experts_per_token * own
+        seconds = seconds + memory_bound_time(permuted, accelerator, "permute", 4)
+    return seconds
+
+
+def _recompute(
+    kind: LayerKind, setting: Setting, request: PlanRequest, forward: WorkTime, launches: float
+) -> Any:
+    """Forward work that the backward pass repeats in a recomputed layer."""
+    if setting.recompute == "none":
+        return 0.0 * forward.total
+    if setting.recompute == "full":
+        return np.maximum(forward.total - forward.data_comm_s, launches)
+    modules = setting.recompute_modules or request.framework.memory.selective_modules
+    return sum((_module(name, kind, setting, request, forward) for name in modules), 0.0 * forward.total)
+
+
+def _module(name: str, kind: LayerKind, setting: Setting, request: PlanRequest, forward: WorkTime) -> Any:
+    """Forward time of one module that selective recompute may name."""
+    wanted = {"mlp": ("mlp_in", "mlp_out"), "mla_up_proj": ("query_up", "kv_up"),
+              "shared_experts": ("shared_in", "shared_out"), "moe": ("router", "expert_in", "expert_out")}  # fmt: skip
+    tokens = tokens_per_micro_batch(setting, request)
+    gemms = [
+        gemm
+        for gemm in layer_gemms(request.model, kind, tokens, setting)
+        if gemm.name in wanted.get(name, ())
+    ]
+    seconds = sum((_forward_gemm(gemm, setting, request) for gemm in gemms), 0.0 * forward.total)
+    if name == "core_attn":
+        return forward.attention_s
+    if name == "op":
+        return forward.gemm_s / 2 + forward.elementwise_s
+    if name == "elementwise":
+        return forward.elementwise_s
+    if name in ("moe_act", "layernorm"):
+        return forward.elementwise_s / 3
+    if name == "moe" and kind.moe:
+        return seconds + forward.expert_comm_s + forward.elementwise_s / 2
+    return seconds + (forward.elementwise_s / 3 if name == "mlp" and not kind.moe else 0.0)
+
+
+def embedding_time(setting: Setting, request: PlanRequest) -> LayerTime:
+    """Phases of the token embedding: gather forward, scatter-add backward, its tensor-parallel reduction."""
+    accelerator, h = request.cluster.accelerator, request.model.hidden_size
+    tokens = tokens_per_micro_batch(setting, request)
+    gathered = memory_bound_time(4.0 * h * tokens, accelerator)
+    scattered = memory_bound_time(10.0 * h * tokens, accelerator)
+    comm = head_comm(setting, request)
+    trainable = 0.0 if request.workload.frozen_weights else 1.0
+    return LayerTime(
+        forward=WorkTime(embedding_and_loss_s=gathered, tensor_comm_s=comm),
+        backward_input=WorkTime(
+            tensor_comm_s=comm * trainable * np.where(setting.sequence_parallel, 1.0, 0.0)
+        ),
+        backward_weight=WorkTime(embedding_and_loss_s=scattered * trainable),
+    )
+
+
+def head_time(setting: Setting, request: PlanRequest) -> LayerTime:
+    """Phases of final norm, LM head and loss. The head keeps 16 bits whatever the linear layers use."""
+    model, accelerator, habits = request.model, request.cluster.accelerator, request.framework.time
+    tokens = tokens_per_micro_batch(setting, request)
+    vocabulary = padded_vocabulary(request, setting) / setting.tensor_parallel
+    gemm = head_gemm(model, tokens, vocabulary)
+    half_loss = memory_bound_time(
+        habits.loss_bytes_per_logit / 2 * tokens * vocabulary, accelerator, "loss", 3
+    )
+    norm = memory_bound_time(4.0 * model.hidden_size * tokens / token_region_divisor(setting), accelerator)
+    comm = head_comm(setting, request)
+    with_sequence = np.where(setting.sequence_parallel, 1.0, 0.0)
+    return LayerTime(
+        forward=WorkTime(
+            embedding_and_loss_s=_forward_gemm(gemm, setting, request) + half_loss + norm,
+            tensor_comm_s=comm * with_sequence,
+        ),
+        backward_input=WorkTime(
+            embedding_and_loss_s=_input_gemm(gemm, setting, request) + half_loss + 2.0 * norm,
+            tensor_comm_s=comm,
+        ),
+        backward_weight=WorkTime(embedding_and_loss_s=_weight_gemm(gemm, setting, request)),
+    )
+
+
+def mtp_time(setting: Setting, request: PlanRequest) -> LayerTime:
+    """Phases of one multi-token-prediction module: a layer, a 2h -> h projection, the shared head again."""
+    tokens = tokens_per_micro_batch(setting, request)
+    h = request.model.hidden_size
+    projection = Gemm("mtp_projection", tokens, h / np.asarray(setting.tensor_parallel), 2 * h)
+    own = LayerTime(
+        forward=WorkTime(gemm_s=_forward_gemm(projection, setting, request)),
+        backward_input=WorkTime(gemm_s=_input_gemm(projection, setting, request)),
+        backward_weight=WorkTime(gemm_s=_weight_gemm(projection, setting, request)),
+    )
+    layer = layer_time(request.model.layer_kinds[-1], setting, request)
+    return layer + own + head_time(setting, request)

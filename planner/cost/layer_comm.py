@@ -1,0 +1,237 @@
+"""Exposed communication of one layer and one micro-batch: tensor, context, expert and sharding groups.
+
+GPUs are numbered tensor, context, expert, data, pipeline, the first fastest (Megatron's order), so tensor
+groups have stride 1, context groups stride t, data groups stride t c, pipeline neighbours stride t c d.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from planner.cost.activations import tokens_per_micro_batch
+from planner.cost.collectives import (
+    Group,
+    all_gather_time,
+    all_reduce_time,
+    all_to_all_time,
+    dispatch_time,
+    reduce_scatter_time,
+    send_time,
+)
+from planner.cost.flops import attention_dims, local_kv_heads
+from planner.cost.orders import BIDIRECTIONAL
+from planner.cost.setting import Setting
+from planner.cost.states import layer_local_parameters, shard_ranks
+from planner.cost.work import exposed_time
+from planner.spec.model import LayerKind
+from planner.spec.plan import Schedule
+from planner.spec.request import PlanRequest
+
+ELEMENT_BYTES = 2.0
+"""Activations travel in 16 bits."""
+PAIRED_SCHEDULES: frozenset[Schedule] = BIDIRECTIONAL | {"dualpipe-v"}
+"""Schedules that run a forward and a backward chunk together and hide expert traffic behind them."""
+PAIRED_HIDDEN_FRACTION = 0.9
+"""Share of expert traffic hidden by such a pair (DeepSeek-V3 report: "fully hidden"; 0.9 leaves the ends)."""
+
+
+def tensor_group(setting: Setting) -> Group:
+    """Ranks that share one layer's matrices."""
+    return Group(setting.tensor_parallel, 1)
+
+
+def context_group(setting: Setting) -> Group:
+    """Ranks that share one sequence."""
+    return Group(setting.context_parallel, setting.tensor_parallel)
+
+
+def expert_group(setting: Setting) -> Group:
+    """Ranks that share one layer's experts."""
+    return Group(setting.expert_parallel, setting.expert_tensor_parallel)
+
+
+def replica_group(setting: Setting) -> Group:
+    """Ranks that hold the same dense parameters: context and data ranks."""
+    return Group(np.asarray(setting.data_parallel) * setting.context_parallel, setting.tensor_parallel)
+
+
+def expert_replica_group(setting: Setting) -> Group:
+    """Ranks that hold the same experts."""
+    ranks = np.asarray(setting.tensor_parallel) * setting.context_parallel * setting.data_parallel
+    experts = np.asarray(setting.expert_parallel) * setting.expert_tensor_parallel
+    return Group(np.maximum(ranks / experts, 1.0), experts)
+
+
+def stage_group(setting: Setting) -> Group:
+    """Pipeline ranks of one model replica."""
+    inner = np.asarray(setting.tensor_parallel) * setting.context_parallel * setting.data_parallel
+    return Group(setting.pipeline_parallel, inner)
+
+
+def tensor_comm(
+    kind: LayerKind, setting: Setting, request: PlanRequest, input_gemm_s: Any, weight_gemm_s: Any
+) -> tuple[Any, Any]:
+    """Exposed tensor-parallel time of one layer, forward and backward. [s].
+
+    Notes
+    -----
+    Two column/row pairs a layer (one where the MLP's experts are not split). Forward with sequence parallelism: an
+    all-gather and a reduce-scatter of 2 b s h / c bytes a pair; without, an all-reduce. Backward: the row side's
+    gradient is gathered first (exposed); the column side's input is gathered again beside the input-gradient
+    product and its gradient scattered beside the weight-gradient product. Without SP one all-reduce beside the
+    weight-gradient product.
+
+    References
+    ----------
+    Korthikanti et al., arXiv 2205.05198, section 4; Megatron-Core ``tensor_parallel/layers.py``.
+    """
+    habits, cluster, group = request.framework.time, request.cluster, tensor_group(setting)
+    message = ELEMENT_BYTES * request.model.hidden_size * tokens_per_micro_batch(setting, request)
+    pairs = _tensor_pairs(kind, request)
+    gather = all_gather_time(message, group, cluster)
+    scatter = reduce_scatter_time(message, group, cluster)
+    reduce = all_reduce_time(message, group, cluster)
+    column = 0.5 / pairs
+    overlaps = habits.tensor_backward_overlaps
+    beside_input = exposed_time(gather, column * input_gemm_s, habits, overlaps)
+    beside_weight = exposed_time(scatter, column * weight_gemm_s, habits, overlaps)
+    plain = exposed_time(reduce, column * weight_gemm_s, habits, overlaps)
+    sequence = np.asarray(setting.sequence_parallel)
+    forward = pairs * np.where(sequence, gather + scatter, reduce)
+    backward = pairs * np.where(sequence, gather + beside_input + beside_weight, plain)
+    shown = 1.0 - habits.tensor_comm_hidden_fraction
+    extra = _expert_tensor_comm(kind, setting, request)
+    return forward * shown + extra, backward * shown + extra
+
+
+def _tensor_pairs(kind: LayerKind, request: PlanRequest) -> float:
+    if request.model.parallel_block:
+        return 1.0
+    return 1.0 if kind.moe and not request.model.shared_expert_ffn_hidden_size else 2.0
+
+
+def _expert_tensor_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
+    """All-gather before and reduce-scatter after experts that are split over expert-tensor ranks."""
+    if not kind.moe:
+        return 0.0
+    group, model = Group(setting.expert_tensor_parallel, 1), request.model
+    routed = tokens_per_micro_batch(setting, request) / setting.tensor_parallel * model.experts_per_token
+    message = ELEMENT_BYTES * model.hidden_size * routed * setting.expert_tensor_parallel
+    return all_gather_time(message, group, request.cluster) + reduce_scatter_time(
+        message, group, request.cluster
+    )
+
+
+def context_comm(
+    kind: LayerKind, setting: Setting, request: PlanRequest, forward_s: Any, backward_s: Any
+) -> tuple[Any, Any]:
+    """Exposed context-parallel time of one layer, forward and backward. [s].
+
+    Parameters
+    ----------
+    forward_s, backward_s
+        Attention time of the rank; a ring hides each hop behind 1/c of it.
+
+    Notes
+    -----
+    Ring: c - 1 hops of the rank's keys and values, twice the bytes backward (their gradients travel too).
+    All-gather: keys and values, backward gathered again and reduce-scattered. All-to-all: queries, keys and
+    values in, outputs out, the same backward.
+    """
+    model, cluster, group = request.model, request.cluster, context_group(setting)
+    c, tokens = np.asarray(setting.context_parallel), tokens_per_micro_batch(setting, request)
+    query_dim, value_dim = attention_dims(model)
+    heads = model.num_heads / np.asarray(setting.tensor_parallel)
+    kv_heads = heads if model.is_mla else local_kv_heads(model, setting)
+    own = ELEMENT_BYTES * tokens * kv_heads * (query_dim + value_dim)
+    if setting.context_parallel_kind == "all_gather":
+        gather, scatter = (
+            all_gather_time(own * c, group, cluster),
+            reduce_scatter_time(own * c, group, cluster),
+        )
+        return gather, gather + scatter
+    if setting.context_parallel_kind == "all_to_all":
+        queries = ELEMENT_BYTES * tokens * heads
+        inward = all_to_all_time(queries * query_dim + own, group, cluster)
+        both = inward + all_to_all_time(queries * value_dim, group, cluster)
+        return both, both
+    habits, hops = request.framework.time, c - 1
+    reach = own if kind.window is None else own * min(1.0, 2 * kind.window / request.workload.seq_length)
+    forward = hops * exposed_time(send_time(reach, group, cluster), forward_s / c, habits)
+    backward = hops * exposed_time(send_time(2 * reach, group, cluster), backward_s / c, habits)
+    return forward, backward
+
+
+def expert_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> tuple[Any, Any]:
+    """Exposed dispatch and combine of one layer, forward and backward. [s].
+
+    Notes
+    -----
+    Each rank sends its b s / (c t) tokens to k experts and gets them back: an all-to-all of k copies, or a kernel
+    that sends one copy to each distinct rank. Backward sends the gradients the same two ways.
+    """
+    if not kind.moe:
+        return 0.0, 0.0
+    model, cluster, habits = request.model, request.cluster, request.framework.time
+    tokens = tokens_per_micro_batch(setting, request) / setting.tensor_parallel
+    group, k, h = expert_group(setting), model.experts_per_token, model.hidden_size
+    if habits.deduplicates_dispatch:
+        dispatch = dispatch_time(tokens, h, k, group, cluster, habits.dispatch_bytes)
+        combine = dispatch_time(tokens, h, k, group, cluster, ELEMENT_BYTES)
+    else:
+        dispatch = all_to_all_time(tokens * k * h * habits.dispatch_bytes, group, cluster)
+        combine = all_to_all_time(tokens * k * h * ELEMENT_BYTES, group, cluster)
+    hidden = habits.expert_comm_hidden_fraction
+    if setting.schedule in PAIRED_SCHEDULES:
+        hidden = max(hidden, PAIRED_HIDDEN_FRACTION)
+    both = (dispatch + combine) * (1.0 - hidden) * habits.expert_imbalance
+    return both, both
+
+
+def head_comm(setting: Setting, request: PlanRequest) -> Any:
+    """One gather, scatter or reduction of the hidden state over tensor ranks at an end of the model. [s]."""
+    message = ELEMENT_BYTES * request.model.hidden_size * tokens_per_micro_batch(setting, request)
+    group, cluster = tensor_group(setting), request.cluster
+    return np.where(
+        np.asarray(setting.sequence_parallel),
+        all_gather_time(message, group, cluster),
+        all_reduce_time(message, group, cluster),
+    )
+
+
+def shard_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> tuple[Any, Any]:
+    """Gather and gradient reduction that every micro-batch of a layer repeats under ZeRO-2 and ZeRO-3. [s].
+
+    Zero below ZeRO-2. ZeRO-3 gathers 16-bit weights for forward and again for backward; both reduce-scatter
+    gradients each micro-batch, and HSDP all-reduces its shard over the other groups.
+    """
+    if setting.zero_stage < 2 or (request.workload.frozen_weights and setting.zero_stage < 3):
+        return 0.0, 0.0
+    local = layer_local_parameters(kind, setting, request)
+    habits, cluster = request.framework.time, request.cluster
+    gather, reduce = 0.0, 0.0
+    for count, group, replicas in shard_groups(local.dense, local.expert, setting):
+        reduce = reduce + reduce_scatter_time(count * habits.gradient_reduce_bytes, group, cluster)
+        shard = count * habits.gradient_reduce_bytes / np.maximum(group.size, 1.0)
+        reduce = reduce + all_reduce_time(shard, replicas, cluster)
+        gather = gather + all_gather_time(count * ELEMENT_BYTES, group, cluster)
+    if request.workload.frozen_weights:
+        reduce = 0.0 * reduce
+    return (gather if setting.zero_stage >= 3 else 0.0 * gather), reduce
+
+
+def shard_groups(dense: Any, expert: Any, setting: Setting) -> list[tuple[Any, Group, Group]]:
+    """Parameters with the group that shards them and the group that repeats the shards, dense then experts."""
+    dense_ranks, expert_ranks = shard_ranks(setting)
+    whole, experts = replica_group(setting), expert_replica_group(setting)
+    groups = [(dense, Group(dense_ranks, whole.stride), _outer(whole, dense_ranks))]
+    if np.any(np.asarray(expert) > 0):
+        groups.append((expert, Group(expert_ranks, experts.stride), _outer(experts, expert_ranks)))
+    return groups
+
+
+def _outer(whole: Group, inner: Any) -> Group:
+    inner = np.maximum(inner, 1.0)
+    return Group(np.maximum(whole.size / inner, 1.0), whole.stride * inner)
