@@ -52,11 +52,14 @@ def stage_order(schedule: Schedule, pipeline_parallel: int, virtual_stages: int)
 def chunk_loads(plan: Plan, model: Model) -> list[list[ChunkLoad]]:
     """Return the load of every chunk as ``[pipeline rank][chunk]``.
 
-    A plan without ``stages`` holds ``num_layers`` spread as evenly as possible, earlier stages first.
+    A plan without ``stages`` holds ``num_layers`` spread as evenly as possible, earlier stages first; where
+    one or two layers are missing, the last stage (loss) and then the first (embedding) go without.
     Recomputed layers of a rank are taken from its chunks in proportion, first chunk first.
     """
     counts = _layers_by_stage(plan, model)
-    loads: list[list[ChunkLoad]] = [[ChunkLoad()] * plan.virtual_stages for _ in range(plan.pipeline_parallel)]
+    loads: list[list[ChunkLoad]] = [
+        [ChunkLoad()] * plan.virtual_stages for _ in range(plan.pipeline_parallel)
+    ]
     order = stage_order(plan.schedule, plan.pipeline_parallel, plan.virtual_stages)
     start = 0
     for index, (rank, chunk) in enumerate(order):
@@ -77,7 +80,12 @@ def _layers_by_stage(plan: Plan, model: Model) -> list[int]:
     if plan.stages:
         return [plan.stages[rank].chunk_layers[chunk] for rank, chunk in order]
     base, extra = divmod(model.num_layers, len(order))
-    return [base + (index < extra) for index in range(len(order))]
+    counts = [base + (index < extra) for index in range(len(order))]
+    if base == 0 and len(order) - extra <= 2 < len(order):
+        counts = [1] * len(order)
+        counts[-1] = 0
+        counts[0] = extra - (len(order) - 2)
+    return counts
 
 
 def _recomputed(plan: Plan, rank: int, chunk: int, layers: int) -> int:

@@ -56,7 +56,11 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Violation:
-    """One broken rule: what is wrong, and which values of ``field`` would satisfy it, all else unchanged."""
+    """One broken rule: what is wrong, and which values of ``field`` would satisfy it, all else unchanged.
+
+    ``allowed`` also satisfies the rules about that field alone; it is empty when no single change helps, and
+    for rules over stages or memory.
+    """
 
     rule: str
     sentence: str
@@ -68,10 +72,11 @@ class Violation:
 
     def __str__(self) -> str:
         if not self.allowed:
-            return f"{self.sentence}; no {self.field} would do with the rest unchanged."
-        named = [str(value) for value in _closest(self.allowed, self.value)[:MOST_NAMED]]
+            return f"{self.sentence}; no single change helps."
+        named = sorted(_closest(self.allowed, self.value)[:MOST_NAMED], key=self.allowed.index)
         more = ", …" if len(self.allowed) > len(named) else ""
-        return f"{self.sentence}; valid {self.field}: {', '.join(named)}{more} (nearest: {self.nearest})."
+        values = ", ".join(map(str, named)) + more
+        return f"{self.sentence}; valid {self.field}: {values} (nearest: {self.nearest})."
 
 
 def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
@@ -159,9 +164,8 @@ def rules_listing() -> list[dict[str, str]]:
 
 
 def _violation(statement: Rule, plan: Plan, request: PlanRequest) -> Violation:
-    field = statement.field
+    field, allowed = _remedy(statement, plan, request)
     value = getattr(plan, field)
-    allowed = _allowed(statement, plan, request) if field in statement.scope else ()
     return Violation(
         rule=statement.name,
         sentence=statement.broken_sentence(plan, request),
@@ -173,9 +177,16 @@ def _violation(statement: Rule, plan: Plan, request: PlanRequest) -> Violation:
     )
 
 
-def _allowed(statement: Rule, plan: Plan, request: PlanRequest) -> tuple[Value, ...]:
+def _remedy(statement: Rule, plan: Plan, request: PlanRequest) -> tuple[str, tuple[Value, ...]]:
+    """The field to change and its valid values: the rule's own field, else the next one that can help."""
+    for field in dict.fromkeys((statement.field, *statement.scope)):
+        if statement.is_tabular and (allowed := _allowed(statement, field, plan, request)):
+            return field, allowed
+    return statement.field, ()
+
+
+def _allowed(statement: Rule, field: str, plan: Plan, request: PlanRequest) -> tuple[Value, ...]:
     """Values that satisfy the rule and, where any are left, every rule about this field alone."""
-    field = statement.field
     alone = tuple(other for other in TABULAR_RULES if other.scope == (field,))
     together = valid_values(field, plan, request, (statement, *alone))
     return together or valid_values(field, plan, request, (statement,))
