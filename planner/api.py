@@ -10,7 +10,7 @@ from planner.request import Question, read_pins
 from planner.spec import Pin, Plan, PlanRequest
 
 if TYPE_CHECKING:
-    from planner.solver import Estimate, PlanResult
+    from planner.solver.result import Estimate, PlanResult
 
 MAX_TOP = 100
 
@@ -71,7 +71,7 @@ def estimate(given: Plan | None = None, **options: Any) -> Estimate:
     options
         As for ``plan``.
     """
-    from planner.solver import evaluate
+    from planner.solver.evaluate import evaluate
 
     request = question(options)
     return evaluate(given or pinned_plan(request), request)

@@ -60,6 +60,12 @@ _SEARCH = (
     click.option("--workers", type=click.IntRange(min=1), help="Solver threads [default: all cores]."),
 )
 
+plan_file_option = click.option(
+    "--plan",
+    "plan_file",
+    metavar="FILE",
+    help="Plan from a JSON file (as --json prints it) instead of the pins.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 top_option = click.option("--top", default=5, type=click.IntRange(1, 100), help="Plans to show [5].")
 

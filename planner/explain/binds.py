@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.words import memory_words, plan_words, time_words
+from planner.explain.changes import with_hbm
 from planner.explain.loss import loss_phrase
 from planner.spec import PlanRequest
 from planner.units import format_bytes, format_seconds
@@ -72,15 +73,6 @@ def lifted_requests(request: PlanRequest) -> list[tuple[str, PlanRequest]]:
         others = tuple(other for other in request.pins if other != pin)
         found.append((f"Without {pin.option}", request.model_copy(update={"pins": others})))
     return found
-
-
-def with_hbm(request: PlanRequest, factor: float) -> PlanRequest:
-    """The request on GPUs with so many times the HBM."""
-    cluster = request.cluster
-    memory = cluster.accelerator.memory
-    larger = memory.model_copy(update={"hbm_bytes": memory.hbm_bytes * factor})
-    accelerator = cluster.accelerator.model_copy(update={"memory": larger})
-    return request.model_copy(update={"cluster": cluster.model_copy(update={"accelerator": accelerator})})
 
 
 def _time_sentence(best: Estimate) -> str:

@@ -10,7 +10,7 @@ from planner.cost.words import memory_words, time_words
 from planner.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from planner.solver import Estimate
+    from planner.solver.result import Estimate
 
 NOTABLE_SHARE = 0.1
 """A term is named when it makes at least this share of the sum of all changes."""

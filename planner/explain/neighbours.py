@@ -46,18 +46,24 @@ def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | 
     values = plan.model_dump()
     values[field] = value
     values["stages"] = () if field in LAYOUT_FIELDS else plan.stages
-    ranks = values["tensor_parallel"] * values["pipeline_parallel"] * values["context_parallel"]
     if field != "data_parallel":
-        if plan.num_gpus % ranks:
+        gpus = plan.num_gpus if request.allow_idle else request.cluster.num_gpus
+        ranks = values["tensor_parallel"] * values["pipeline_parallel"] * values["context_parallel"]
+        values["data_parallel"], rest = divmod(gpus, ranks)
+        if rest:
             return None
-        values["data_parallel"] = plan.num_gpus // ranks
     _follow_schedule(values, field)
-    if not _follow_batch(values, plan, field):
+    if not _follow_batch(values, _batch(plan, request), field):
         return None
     _follow_state(values, plan)
-    if field == "tensor_parallel":
+    if field == "tensor_parallel" and value != plan.tensor_parallel:
         values["sequence_parallel"] = value > 1
     return Plan.model_validate(values)
+
+
+def adapted(plan: Plan, request: PlanRequest) -> Plan | None:
+    """Return the plan with its replicas and micro-batches fitted to another cluster or batch."""
+    return changed(plan, "tensor_parallel", plan.tensor_parallel, request)
 
 
 def _follow_schedule(values: dict[str, Any], field: str) -> None:
@@ -75,8 +81,15 @@ def _follow_schedule(values: dict[str, Any], field: str) -> None:
         values["schedule"] = "interleaved" if values["virtual_stages"] > 1 else "1f1b"
 
 
-def _follow_batch(values: dict[str, Any], plan: Plan, field: str) -> bool:
-    replica, rest = divmod(plan.global_batch, values["data_parallel"])
+def _batch(plan: Plan, request: PlanRequest) -> int:
+    low, high = request.workload.global_batch, request.workload.global_batch_max
+    return plan.global_batch if high is not None and low <= plan.global_batch <= high else low
+
+
+def _follow_batch(values: dict[str, Any], batch: int, field: str) -> bool:
+    if values["data_parallel"] == 0:
+        return False
+    replica, rest = divmod(batch, values["data_parallel"])
     if rest or replica == 0:
         return False
     if field == "num_microbatches":

@@ -110,7 +110,7 @@ def alternatives(plan: Plan, request: PlanRequest) -> list[tuple[str, tuple[Any,
 
 def look(best: Estimate, request: PlanRequest, field: str, value: Any, seconds: float) -> Side:
     """Price the plan with one setting changed; with ``seconds``, search the best plan with that value."""
-    from planner.solver import evaluate
+    from planner.solver.evaluate import evaluate
 
     searched, optimum = seconds > 0, None
     if searched:

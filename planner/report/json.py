@@ -6,14 +6,17 @@ Gigabytes (1e9 bytes) appear only here, under the one name ``peak_memory_gb``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from planner.spec import Plan, PlanRequest
 from planner.units import GB
 
 if TYPE_CHECKING:
-    from planner.solver import Estimate, PlanResult
+    from planner.explain.answer import Answer
+    from planner.explain.compare import Comparison
+    from planner.explain.why_not import WhyNot
+    from planner.solver.result import Estimate
 
 PLAN_FIELDS = (
     "tensor_parallel", "pipeline_parallel", "virtual_stages", "schedule", "data_parallel", "context_parallel",
@@ -103,20 +106,11 @@ def request_report(request: PlanRequest) -> dict[str, Any]:
     }
 
 
-def plan_report(
-    request: PlanRequest, result: PlanResult, explanations: Mapping[int, list[str]], conflict: Any = None
-) -> dict[str, Any]:
-    """The whole answer of the main job.
-
-    Parameters
-    ----------
-    explanations
-        Sentences by rank (1 is the best plan).
-    conflict
-        ``explain.conflict.Conflict`` when nothing fits.
-    """
+def answer_report(answer: Answer) -> dict[str, Any]:
+    """The whole answer of the main job."""
+    result, conflict = answer.result, answer.conflict
     plans = [
-        {"rank": rank, **estimate_report(estimate, explanations.get(rank, ()))}
+        {"rank": rank, **estimate_report(estimate, answer.explanation if rank == 1 else ())}
         for rank, estimate in enumerate(result.plans, 1)
     ]
     return {
@@ -124,9 +118,46 @@ def plan_report(
         "gap_pct": result.gap_pct,
         "solve_s": result.solve_s,
         "settings_covered": result.num_settings,
-        "request": request_report(request),
+        "request": request_report(answer.request),
+        "assumptions": list(answer.request.assumptions),
+        "notes": list(result.notes),
         "plans": plans,
-        "assumptions": list(request.assumptions),
+        "reasons": [reason.as_dict() for reason in answer.reasons],
         "conflict": [member.as_dict() for member in conflict.members] if conflict else [],
         "relaxations": [relaxation.as_dict() for relaxation in conflict.relaxations] if conflict else [],
+        "sensitivity": answer.sensitivity.as_dict() if answer.sensitivity else None,
+    }
+
+
+def why_not_report(found: WhyNot) -> dict[str, Any]:
+    """The verdict on a choice."""
+    completion, conflict = found.completion, found.conflict
+    return {
+        "request": request_report(found.request),
+        "choice": list(found.choice),
+        "possible": completion is not None,
+        "legal": completion is not None and completion.is_legal and not found.lifted,
+        "fits": completion is not None and completion.fits,
+        "needs": list(found.lifted),
+        "loss_pct": found.loss_pct,
+        "loss_s": {row.term: row.change for row in found.terms},
+        "best": estimate_report(found.best) if found.best else None,
+        "completion": estimate_report(completion) if completion else None,
+        "sentences": found.sentences,
+        "conflict": [member.as_dict() for member in conflict.members] if conflict else [],
+        "relaxations": [relaxation.as_dict() for relaxation in conflict.relaxations] if conflict else [],
+    }
+
+
+def comparison_report(found: Comparison) -> dict[str, Any]:
+    """Two plans side by side."""
+    return {
+        "request": request_report(found.request),
+        "names": list(found.names),
+        "first": estimate_report(found.first),
+        "second": estimate_report(found.second),
+        "difference_pct": found.difference_pct,
+        "settings": {row[0]: list(row[1:]) for row in found.settings},
+        "time_s": {row.term: row.change for row in found.time},
+        "memory_bytes": {row.term: row.change for row in found.memory},
     }

@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from planner.cost.terms import Memory, StepTime
-from planner.cost.words import memory_words, time_words
+from planner.cost.words import LETTERS, memory_words, time_words
 from planner.spec import Plan, PlanRequest
 from planner.units import GB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from planner.solver import Estimate, PlanResult
+    from planner.explain.answer import Answer
+    from planner.explain.compare import Comparison
+    from planner.explain.conflict import Conflict
+    from planner.explain.loss import Difference
+    from planner.explain.why_not import WhyNot
+    from planner.rules import Violation
+    from planner.solver.result import Estimate, PlanResult
 
 WIDTH = 118
+MOST_NAMED = 10
+"""Possible values that a sentence lists."""
 SMALL_SHARE = 0.001
 """Terms under this share of the total are left out of printed breakdowns."""
 
@@ -160,3 +168,140 @@ def proof_line(result: PlanResult) -> str:
     if result.status == "feasible":
         return f"Not proven: at most {result.gap_pct:.1f} % slower than the best possible plan; {covered}."
     return f"Proof: no setting is legal and fits; {covered}."
+
+
+def answer_text(answer: Answer) -> str:
+    """The whole answer of the main job, as text."""
+    request, result = answer.request, answer.result
+    parts = [paragraph(headline(request)), ""]
+    if result.best is None:
+        parts.append(_nothing_text(answer))
+    else:
+        parts += [ranking(result.plans, request), "", *_plan_parts(answer)]
+    parts.append(section("Assumed", bullets(request.assumptions)))
+    parts.append(paragraph(proof_line(result)))
+    return "\n".join(parts)
+
+
+def _plan_parts(answer: Answer) -> list[str]:
+    best, request = answer.result.plans[0], answer.request
+    parts = [
+        section("Why plan 1", bullets(reason.sentence for reason in answer.reasons)),
+        breakdowns(best, request),
+        "",
+        section("What binds", bullets(answer.binds)),
+        section("Notes", bullets((*best.notes, *answer.result.notes, _band(best)))),
+    ]
+    if answer.sensitivity is not None:
+        parts.append(section("What would change it", answer.sensitivity.text()))
+    return parts
+
+
+def _band(estimate: Estimate) -> str:
+    seconds = estimate.step_time_s * estimate.error_band_pct / 100
+    return (
+        f"Expect the measured step within {estimate.error_band_pct:g} % of the estimate "
+        f"({format_seconds(estimate.step_time_s)} +- {format_seconds(seconds)})."
+    )
+
+
+def _nothing_text(answer: Answer) -> str:
+    if answer.conflict is not None:
+        return conflict_text(answer.conflict)
+    return paragraph("No plan was found within the time limit; give more time with --time-limit.") + "\n"
+
+
+def conflict_text(conflict: Conflict) -> str:
+    """Why nothing fits, and the nearest changes that work."""
+    changes = bullets(relaxation.sentence for relaxation in conflict.relaxations)
+    return "\n".join(
+        [
+            section("Nothing fits", paragraph(conflict.paragraph, "  ")),
+            section("Any one of these changes makes a plan possible", changes),
+        ]
+    )
+
+
+def estimate_text(estimate: Estimate, request: PlanRequest) -> str:
+    """One priced plan, as text."""
+    verdict = "is legal and fits" if estimate.is_legal and estimate.fits else "cannot run"
+    parts = [
+        paragraph(headline(request)) + "\n",
+        ranking([estimate], request, names=["-"]) + "\n",
+        f"This plan {verdict}.\n",
+        section("Broken rules", bullets(violation_sentence(violation) for violation in estimate.violations)),
+        breakdowns(estimate, request) + "\n",
+        section("Stages", stage_table(estimate) if len(estimate.stages) > 1 else ""),
+        section("Notes", bullets((*estimate.notes, _band(estimate)))),
+        section("Assumed", bullets(request.assumptions)),
+    ]
+    return "\n".join(part for part in parts if part).rstrip()
+
+
+def why_not_text(found: WhyNot) -> str:
+    """The verdict on a choice, as text."""
+    parts = [paragraph(headline(found.request)) + "\n", bullets(found.sentences) + "\n"]
+    if found.best is not None and found.completion is not None:
+        names = ["best", "choice"]
+        parts.append(ranking([found.best, found.completion], found.request, names=names) + "\n")
+        broken = (violation_sentence(violation) for violation in found.completion.violations)
+        parts.append(section("Broken rules", bullets(broken)))
+        parts.append(section("Where the time differs", _difference_table(found.terms, ("best", "choice"))))
+    if found.conflict is not None:
+        parts.append(conflict_text(found.conflict))
+    parts.append(section("Assumed", bullets(found.request.assumptions)))
+    return "\n".join(part for part in parts if part).rstrip()
+
+
+def comparison_text(found: Comparison) -> str:
+    """Two plans side by side, what differs most first."""
+    first, second = found.names
+    settings = tabulate(found.settings, ("setting", first, second), disable_numparse=True)
+    parts = [
+        paragraph(headline(found.request)) + "\n",
+        ranking([found.first, found.second], found.request, names=found.names) + "\n",
+        paragraph(found.sentence) + "\n",
+        section("Settings that differ", settings if found.settings else "  none"),
+        section("Time, largest difference first", _difference_table(found.time, found.names)),
+        section("Memory, largest difference first", _difference_table(found.memory, found.names, GB)),
+    ]
+    return "\n".join(part for part in parts if part).rstrip()
+
+
+def _difference_table(rows: Sequence[Difference], names: Sequence[str], gigabyte: float = 0.0) -> str:
+    """Terms of two plans; seconds, or gigabytes where ``gigabyte`` is the divisor."""
+
+    def shown(value: float, sign: str = "") -> str:
+        return f"{value / gigabyte:{sign}.2f} GB" if gigabyte else f"{value:{sign}.4f} s"
+
+    lines = [
+        (row.words, shown(row.first), shown(row.second), shown(row.change, "+")) for row in rows if row.change
+    ]
+    align = ("left", "right", "right", "right") if lines else None
+    return tabulate(lines, ("term", *names, "difference"), disable_numparse=True, colalign=align)
+
+
+def violation_sentence(violation: Violation) -> str:
+    """A broken rule in words, with the values that would do."""
+    text = violation.sentence.strip().removesuffix(".")
+    if violation.allowed and violation.field in LETTERS:
+        some = ", ".join(map(str, violation.allowed[:MOST_NAMED]))
+        more = ", ..." if len(violation.allowed) > MOST_NAMED else ""
+        text += f"; possible {LETTERS[violation.field]}: {some}{more}"
+    return f"{text} ({violation.rule})."
+
+
+def stage_table(estimate: Estimate) -> str:
+    """Layers and peak memory of every pipeline rank; equal neighbours are one line."""
+    plan = estimate.plan
+    rows: list[list[Any]] = []
+    for rank, memory in enumerate(estimate.stages):
+        stage = plan.stages[rank] if plan.stages else None
+        what = [stage.layers, stage.recompute_layers] if stage else ["even", recompute_word(plan)]
+        row = [*what, format_bytes(float(memory.total)), format_bytes(float(memory.activations_bytes))]
+        if rows and rows[-1][2:] == row:
+            rows[-1][1] = rank
+        else:
+            rows.append([rank, rank, *row])
+    shown = [[first if first == last else f"{first}-{last}", *rest] for first, last, *rest in rows]
+    return tabulate(shown, ("rank", "layers", "recomputed", "peak", "activations"), disable_numparse=True)

@@ -1,0 +1,46 @@
+"""``estimate``: the price of one given plan."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from planner.cli.options import json_option, pin_options, plan_file_option, problem_options, question
+
+NOT_RUNNABLE = 3
+
+
+@click.command(
+    name="estimate", short_help="Price one plan: time and memory by cause, legal or not, fits or not."
+)
+@problem_options
+@pin_options
+@plan_file_option
+@click.option("--max-bubble", default="0.25", metavar="X|none", help="Bubble over ideal time [0.25].")
+@click.option("--allow-tp-across-nodes", is_flag=True, help="TP may leave the NVLink domain.")
+@click.option("--allow-idle", is_flag=True, help="The plan may use fewer GPUs than the cluster has.")
+@json_option
+def command(as_json: bool, plan_file: str | None, **options: Any) -> None:
+    """Price one plan. Settings that are not given take the plainest value.
+
+    Exit code 3 when the plan breaks a rule or does not fit.
+    """
+    from planner.api import pinned_plan
+    from planner.explain.files import read_plan
+    from planner.solver.evaluate import evaluate
+
+    request = question(options).request()
+    plan = read_plan(plan_file, request) if plan_file else pinned_plan(request)
+    estimate = evaluate(plan, request)
+    if as_json:
+        from planner.report.json import dumps, estimate_report, request_report
+
+        report = estimate_report(estimate)
+        click.echo(dumps({"request": request_report(request), "assumptions": request.assumptions, **report}))
+    else:
+        from planner.report.table import estimate_text
+
+        click.echo(estimate_text(estimate, request))
+    sys.exit(0 if estimate.is_legal and estimate.fits else NOT_RUNNABLE)

@@ -1,0 +1,56 @@
+"""``why-not``: a partial choice, a plan or a launch file against the best plan."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from planner.cli.options import (
+    json_option,
+    pin_options,
+    plan_file_option,
+    problem_options,
+    question,
+    search_options,
+)
+
+REFUSED = 3
+
+
+@click.command(
+    name="why-not", short_help="Why not this choice: the rule it breaks, or what it loses and where."
+)
+@problem_options
+@pin_options
+@plan_file_option
+@search_options
+@json_option
+def command(as_json: bool, plan_file: str | None, **options: Any) -> None:
+    """Compare a choice (pins such as --tp 16, or --plan FILE) with the best plan.
+
+    Says whether the choice is legal and fits, what its best completion loses term by term, and the smallest
+    change of the machine or the batch that would make it win.
+    """
+    from planner.errors import BadInput
+    from planner.explain.files import read_plan
+    from planner.explain.why_not import why_not, why_not_plan
+
+    limit, _ = options.pop("time_limit"), options.pop("workers")
+    request = question(options).request()
+    if plan_file is None and not request.pins:
+        raise BadInput("say which choice: a pin such as --tp 16, or --plan FILE")
+    if plan_file is not None:
+        found = why_not_plan(read_plan(plan_file), request, seconds=limit)
+    else:
+        found = why_not(request, seconds=limit)
+    if as_json:
+        from planner.report.json import dumps, why_not_report
+
+        click.echo(dumps(why_not_report(found)))
+    else:
+        from planner.report.table import why_not_text
+
+        click.echo(why_not_text(found))
+    sys.exit(0 if found.completion is not None else REFUSED)

@@ -1,0 +1,117 @@
+"""One change of the problem at a time: parameters that a reader may turn, and the request that results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.spec import Cluster, PlanRequest
+from planner.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A number of the problem that can be scaled.
+
+    ``scaled`` returns the request with the number multiplied (None where that makes no sense), ``value`` says
+    the number in words.
+    """
+
+    name: str
+    scaled: Callable[[PlanRequest, float], PlanRequest | None]
+    value: Callable[[PlanRequest], str]
+
+
+def with_hbm_bytes(request: PlanRequest, hbm_bytes: float) -> PlanRequest:
+    """The request on GPUs with so much HBM in all. [byte]."""
+    accelerator = request.cluster.accelerator
+    memory = accelerator.memory.model_copy(update={"hbm_bytes": hbm_bytes})
+    return _with_cluster(request, accelerator=accelerator.model_copy(update={"memory": memory}))
+
+
+def with_hbm(request: PlanRequest, factor: float) -> PlanRequest:
+    """The request on GPUs with so many times the HBM."""
+    return with_hbm_bytes(request, request.cluster.accelerator.memory.hbm_bytes * factor)
+
+
+def with_domain_rate(request: PlanRequest, factor: float) -> PlanRequest | None:
+    """The request with a faster or slower innermost tier (measured curves scale with it)."""
+    return _with_link_rate(request, factor, inner=True)
+
+
+def with_network_rate(request: PlanRequest, factor: float) -> PlanRequest | None:
+    """The request with a faster or slower network; None on one node."""
+    if len(request.cluster.links) == 1 or request.cluster.num_gpus <= request.cluster.nvlink_domain:
+        return None
+    return _with_link_rate(request, factor, inner=False)
+
+
+def with_batch(request: PlanRequest, factor: float) -> PlanRequest | None:
+    """The request with a larger or smaller global batch."""
+    workload = request.workload
+    batch = round(workload.global_batch * factor)
+    if batch < 1 or workload.global_batch_max is not None:
+        return None
+    return request.model_copy(update={"workload": workload.model_copy(update={"global_batch": batch})})
+
+
+def with_seq_length(request: PlanRequest, factor: float) -> PlanRequest | None:
+    """The request with longer or shorter sequences, the same number of them."""
+    length = round(request.workload.seq_length * factor)
+    if length < 1:
+        return None
+    return request.model_copy(update={"workload": request.workload.model_copy(update={"seq_length": length})})
+
+
+def with_num_gpus(request: PlanRequest, num_gpus: int) -> PlanRequest:
+    """The request on so many GPUs of the same kind."""
+    per_node = min(request.cluster.gpus_per_node, num_gpus)
+    return _with_cluster(request, num_gpus=num_gpus, gpus_per_node=per_node)
+
+
+def with_gpus(request: PlanRequest, factor: float) -> PlanRequest | None:
+    """The request with more or fewer nodes."""
+    count = round(request.cluster.num_gpus * factor)
+    return with_num_gpus(request, count) if count >= 1 else None
+
+
+def with_compute_rate(request: PlanRequest, factor: float) -> PlanRequest:
+    """The request with faster or slower matrix products than the fit says."""
+    accelerator = request.cluster.accelerator
+    gemm = {
+        name: curve.model_copy(update={"rate_flop_per_s": curve.rate_flop_per_s * factor})
+        for name, curve in accelerator.gemm.items()
+    }
+    return _with_cluster(request, accelerator=accelerator.model_copy(update={"gemm": gemm}))
+
+
+def _with_cluster(request: PlanRequest, **update: object) -> PlanRequest:
+    cluster: Cluster = request.cluster.model_copy(update=update)
+    return request.model_copy(update={"cluster": cluster})
+
+
+def _with_link_rate(request: PlanRequest, factor: float, *, inner: bool) -> PlanRequest:
+    links = tuple(
+        link.model_copy(update={"bytes_per_s": link.bytes_per_s * factor}) if (index == 0) is inner else link
+        for index, link in enumerate(request.cluster.links)
+    )
+    return _with_cluster(request, links=links)
+
+
+def _domain_words(request: PlanRequest) -> str:
+    return f"{request.cluster.links[0].bytes_per_s / 1e9:.0f} GB/s"
+
+
+def _network_words(request: PlanRequest) -> str:
+    return f"{request.cluster.links[-1].bytes_per_s / 1e9:.0f} GB/s"
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    Parameter("HBM", with_hbm, lambda request: format_bytes(request.cluster.usable_hbm_bytes)),
+    Parameter("fast-domain bandwidth", with_domain_rate, _domain_words),
+    Parameter("network bandwidth", with_network_rate, _network_words),
+    Parameter("global batch", with_batch, lambda request: f"{request.workload.global_batch} sequences"),
+    Parameter("sequence length", with_seq_length, lambda request: f"{request.workload.seq_length} tokens"),
+    Parameter("GPUs", with_gpus, lambda request: str(request.cluster.num_gpus)),
+)
+"""What is turned, in the order of the printed table."""

@@ -1,0 +1,77 @@
+"""Two plans side by side: settings, time and memory, what differs most first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from planner.explain.loss import Difference, loss_phrase, memory_differences, percent, time_differences
+from planner.spec import Plan, PlanRequest
+from planner.units import format_bytes
+
+if TYPE_CHECKING:
+    from planner.solver.result import Estimate
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two priced plans of one request."""
+
+    request: PlanRequest
+    names: tuple[str, str]
+    first: Estimate
+    second: Estimate
+
+    @property
+    def difference_pct(self) -> float:
+        """Step time of the second plan against the first, per sequence. [%]."""
+        return percent(self.first, self.second)
+
+    @property
+    def settings(self) -> list[tuple[str, str, str]]:
+        """Settings that differ: field, first value, second value."""
+        one, two = self.first.plan, self.second.plan
+        fields = [name for name in Plan.model_fields if name != "stages"]
+        rows = [(name, str(getattr(one, name)), str(getattr(two, name))) for name in fields]
+        if one.stages != two.stages:
+            rows.append(("stages", _layers(one), _layers(two)))
+        return [row for row in rows if row[1] != row[2]]
+
+    @property
+    def time(self) -> list[Difference]:
+        """Terms of the step time, the largest difference first. [s]."""
+        return time_differences(self.first.time, self.second.time)
+
+    @property
+    def memory(self) -> list[Difference]:
+        """Terms of the fullest rank's memory, the largest difference first. [byte]."""
+        one, two = self.first, self.second
+        return memory_differences(one.stages[one.worst_stage], two.stages[two.worst_stage])
+
+    @property
+    def sentence(self) -> str:
+        """The comparison in one sentence."""
+        change = self.second.peak_memory_bytes - self.first.peak_memory_bytes
+        word = "more" if change >= 0 else "less"
+        broken = [
+            f" {name} breaks {', '.join(violation.rule for violation in estimate.violations)}."
+            for name, estimate in zip(self.names, (self.first, self.second), strict=True)
+            if estimate.violations
+        ]
+        return (
+            f"{self.names[1]} against {self.names[0]}: {loss_phrase(self.first, self.second)}; "
+            f"{format_bytes(abs(change))} {word} memory on the fullest GPU.{''.join(broken)}"
+        )
+
+
+def compare(
+    first: Plan, second: Plan, request: PlanRequest, names: tuple[str, str] = ("A", "B")
+) -> Comparison:
+    """Price two plans under the same request."""
+    from planner.solver.evaluate import evaluate
+
+    return Comparison(request, names, evaluate(first, request), evaluate(second, request))
+
+
+def _layers(plan: Plan) -> str:
+    return " ".join(str(stage.layers) for stage in plan.stages) or "even"

@@ -1,0 +1,67 @@
+"""Plans from files: the JSON that ``plan --json`` and ``estimate --json`` print, or a bare plan object."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from planner.catalog.files import read_text
+from planner.errors import BadInput
+from planner.spec import Plan, PlanRequest
+
+
+def read_plan(path: str, request: PlanRequest | None = None, rank: int = 1) -> Plan:
+    """Read one plan from a JSON file.
+
+    Parameters
+    ----------
+    request
+        Unused settings of the file are checked against nothing here; the rules do that.
+    rank
+        Which plan of a ranked list.
+
+    Raises
+    ------
+    BadInput
+        The file is not JSON, has no plan of that rank, or a setting is not a plan's.
+    """
+    try:
+        data = json.loads(read_text(Path(path)))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadInput(f"{path} is not JSON: {error}") from error
+    return plan_of(data, path, rank)
+
+
+def plan_of(data: Any, where: str, rank: int = 1) -> Plan:
+    """Return the plan inside report data."""
+    if isinstance(data, dict) and isinstance(data.get("plans"), list):
+        if not 1 <= rank <= len(data["plans"]):
+            raise BadInput(f"{where} has {len(data['plans'])} plans, so there is no rank {rank}")
+        data = data["plans"][rank - 1]
+    if not isinstance(data, dict):
+        raise BadInput(f"{where}: expected a plan object with settings such as tensor_parallel")
+    values = {name: data[name] for name in Plan.model_fields if name in data and name != "stages"}
+    if not values:
+        raise BadInput(
+            f"{where} holds no plan: none of {', '.join(list(Plan.model_fields)[:4])}, ... is there"
+        )
+    values["stages"] = _stages(data.get("stages") or ())
+    try:
+        return Plan.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{where}: {key}: {first['msg']}") from error
+
+
+def _stages(rows: Any) -> list[dict[str, Any]]:
+    kept = []
+    for row in rows:
+        if not isinstance(row, dict) or (row.get("layers") is None and row.get("chunk_layers") is None):
+            return []
+        chunks = row.get("chunk_layers") or [row["layers"]]
+        kept.append({"chunk_layers": chunks, "recompute_layers": row.get("recompute_layers") or 0})
+    return kept

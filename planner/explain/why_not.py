@@ -1,0 +1,173 @@
+"""Why not this: a choice against the best plan; legal, fitting, how much slower, what would make it win."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from planner.cost.words import plan_words
+from planner.explain.changes import PARAMETERS, Parameter
+from planner.explain.loss import Difference, loss_phrase, percent, time_differences
+from planner.explain.neighbours import adapted
+from planner.spec import Plan, PlanRequest
+
+if TYPE_CHECKING:
+    from planner.explain.conflict import Conflict
+    from planner.solver.result import Estimate
+
+LIFTS: dict[str, dict[str, Any]] = {
+    "tensor_ranks_stay_inside_the_fast_domain": {"allow_tensor_parallel_across_nodes": True},
+    "bubble_stays_within_budget": {"max_bubble": None},
+}
+"""Rules that the user can lift, and the request field that lifts each."""
+
+LIFT_OPTIONS = {
+    "tensor_ranks_stay_inside_the_fast_domain": "--allow-tp-across-nodes",
+    "bubble_stays_within_budget": "--max-bubble none",
+}
+
+EQUAL_PCT = 0.05
+"""Step times closer than this are called equal. [%]"""
+FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
+"""Changes that are tried to make the choice win, in this order, each up and down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyNot:
+    """Verdict on a partial choice.
+
+    ``completion`` is the best plan that keeps the choice; ``lifted`` names the options without which the
+    choice would be refused; ``conflict`` says why nothing keeps it.
+    """
+
+    request: PlanRequest
+    choice: tuple[str, ...]
+    best: Estimate | None
+    completion: Estimate | None
+    lifted: tuple[str, ...] = ()
+    conflict: Conflict | None = None
+    wins_with: tuple[str, ...] = ()
+
+    @property
+    def loss_pct(self) -> float | None:
+        """How much slower the completion is than the best plan. [%]."""
+        if self.best is None or self.completion is None:
+            return None
+        return percent(self.best, self.completion)
+
+    @property
+    def terms(self) -> list[Difference]:
+        """The loss, term by term, the largest first. [s]."""
+        if self.best is None or self.completion is None:
+            return []
+        return time_differences(self.best.time, self.completion.time)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The verdict in words."""
+        said = " ".join(self.choice) or "this plan"
+        if self.completion is None:
+            return [f"No plan with {said} is legal and fits."]
+        found = []
+        if self.lifted:
+            found.append(
+                f"{said} breaks a rule; it is priced here as if {' and '.join(self.lifted)} were given."
+            )
+        words = plan_words(self.completion.plan)
+        if self.best is None:
+            return [*found, f"Nothing else fits; the best plan with it is {words}."]
+        if (self.loss_pct or 0.0) <= EQUAL_PCT:
+            return [*found, f"Nothing is lost: {words} is as fast as the best plan."]
+        found.append(f"The best plan with {said} is {words}: {loss_phrase(self.best, self.completion)}.")
+        return [*found, *self.wins_with]
+
+
+def why_not(request: PlanRequest, *, seconds: float = 20.0) -> WhyNot:
+    """Compare the best plan that keeps the request's pins with the best plan without them.
+
+    Parameters
+    ----------
+    request
+        The pins are the choice in question.
+    seconds
+        Time limit of each search. [s]
+    """
+    from planner.solver import solve
+
+    free = request.model_copy(update={"pins": ()})
+    choice = tuple(pin.option for pin in request.pins)
+    best = solve(free, top=1, time_limit_s=seconds).best
+    completion = solve(request, top=1, time_limit_s=seconds).best
+    found = WhyNot(request=request, choice=choice, best=best, completion=completion)
+    if completion is None:
+        found = _with_lifts(found, seconds)
+    if found.completion is None:
+        from planner.explain.conflict import explain_conflict
+
+        return replace(found, conflict=explain_conflict(request, seconds=seconds))
+    return replace(found, wins_with=_winning_changes(found))
+
+
+def why_not_plan(plan: Plan, request: PlanRequest, *, seconds: float = 20.0) -> WhyNot:
+    """Compare one whole plan with the best one; its broken rules are in ``completion.violations``."""
+    from planner.solver import solve
+    from planner.solver.evaluate import evaluate
+
+    best = solve(request, top=1, time_limit_s=seconds).best
+    found = WhyNot(request=request, choice=(plan_words(plan),), best=best, completion=evaluate(plan, request))
+    return replace(found, wins_with=_winning_changes(found))
+
+
+def _with_lifts(found: WhyNot, seconds: float) -> WhyNot:
+    """Lift the rules that a user can lift, one at a time and then all, until the choice has a completion."""
+    from planner.solver import solve
+
+    sets = [(name,) for name in LIFTS] + [tuple(LIFTS)]
+    for names in sets:
+        update = {key: value for name in names for key, value in LIFTS[name].items()}
+        request = found.request.model_copy(update=update)
+        completion = solve(request, top=1, time_limit_s=seconds).best
+        if completion is not None:
+            options = tuple(LIFT_OPTIONS[name] for name in names)
+            return replace(found, request=request, completion=completion, lifted=options)
+    return found
+
+
+def _winning_changes(found: WhyNot) -> tuple[str, ...]:
+    """The smallest change of each parameter that makes the completion at least as fast as the best plan."""
+    if found.best is None or found.completion is None or (found.loss_pct or 0.0) <= EQUAL_PCT:
+        return ()
+    sentences = [sentence for parameter in PARAMETERS if (sentence := _winning_change(found, parameter))]
+    if sentences:
+        return tuple(sentences)
+    names = ", ".join(parameter.name for parameter in PARAMETERS)
+    return (f"No change of {names} up to a factor of {FACTORS[-1]:g} makes it win over today's best plan.",)
+
+
+def _winning_change(found: WhyNot, parameter: Parameter) -> str:
+    assert found.best is not None
+    assert found.completion is not None
+    for factor in FACTORS:
+        for signed in (factor, 1.0 / factor):
+            request = parameter.scaled(found.request, signed)
+            if request is not None and _wins(found.best.plan, found.completion.plan, request):
+                now, then = parameter.value(found.request), parameter.value(request)
+                return f"It would win over today's best plan with {parameter.name} of {then} (now {now})."
+    return ""
+
+
+def _wins(best: Plan, other: Plan, request: PlanRequest) -> bool:
+    """Whether the second plan runs and is no slower than the first under a changed request."""
+    from planner.solver.evaluate import evaluate
+
+    ours = adapted(other, request)
+    if ours is None:
+        return False
+    challenger = evaluate(ours, request)
+    if not (challenger.is_legal and challenger.fits):
+        return False
+    theirs = adapted(best, request)
+    if theirs is None:
+        return True
+    champion = evaluate(theirs, request)
+    return not (champion.is_legal and champion.fits) or percent(champion, challenger) <= 0
