@@ -112,7 +112,7 @@ def _dropped_bytes(saved: LayerSaved, setting: Setting, request: PlanRequest) ->
     if setting.recompute == "none":
         return 0.0 * saved.layer_input
     if setting.recompute == "full":
-        return saved.total - saved.layer_input
+        return saved.total - saved.layer_input * request.framework.memory.checkpoint_bytes / 2.0
     modules = setting.recompute_modules or request.framework.memory.selective_modules
     parts = {part for module in modules for part in RECOMPUTE_DROPS.get(module, ())}
     return sum((getattr(saved, part) for part in sorted(parts)), 0.0 * saved.layer_input)
@@ -123,6 +123,7 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     h, t = model.hidden_size, np.asarray(setting.tensor_parallel)
     tokens = tokens_per_micro_batch(setting, request)
     low = setting.precision in LOW_PRECISION
+    copies = 2.0 if habits.activation_style == "unfused" else 1.0
     region = tokens / token_region_divisor(setting)
     heads = model.num_heads / t
     value_width = heads * (model.v_head_dim if model.is_mla else model.head_dim)
@@ -134,7 +135,7 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
         "layer_input": 2.0 * h * region,
         "residual": 2.0 * h * region,
         "norms": (2.0 if low else 4.0) * h * region,
-        "attention_projections": 2.0 * tokens * _projection_width(model, setting),
+        "attention_projections": copies * 2.0 * tokens * _projection_width(model, setting),
         "attention_core": tokens * (value_width * ((3.0 if low else 2.0) + regrouped) + 4.0 * heads),
         "attention_scores": tokens * scores,
         "latent": _latent(model, tokens, region),
@@ -161,7 +162,7 @@ def _mlp_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     low = setting.precision in LOW_PRECISION
     f = model.ffn_hidden_size
     return {
-        "mlp_hidden": (4.0 if model.gated_mlp else 2.0) * f * tokens,
+        "mlp_hidden": _hidden_bytes(request) * f * tokens,
         "mlp_activation": (1.0 if low else 2.0) * f * tokens,
     }
 
@@ -171,18 +172,25 @@ def _moe_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     h, k, f_e = model.hidden_size, model.experts_per_token, model.expert_ffn_hidden_size
     tokens = tokens_per_micro_batch(setting, request) / setting.tensor_parallel
     low = setting.precision in LOW_PRECISION
-    gate = 2.0 if model.gated_mlp else 1.0
+    hidden = _hidden_bytes(request)
     routed = k * tokens * setting.expert_tensor_parallel
     f_s = model.shared_expert_ffn_hidden_size
     return {
-        "shared_hidden": 2.0 * gate * f_s * tokens,
+        "shared_hidden": hidden * f_s * tokens,
         "shared_activation": (1.0 if low else 2.0) * f_s * tokens,
         "routing": 12.0 * model.num_experts * tokens,
         "expert_input": (1.0 if low else 2.0) * h * routed,
-        "expert_hidden": 2.0 * gate * f_e * k * tokens,
+        "expert_hidden": hidden * f_e * k * tokens,
         "expert_activation": (1.0 if low else 2.0) * f_e * k * tokens,
         "expert_output": 2.0 * h * routed * habits.keeps_expert_output,
     }
+
+
+def _hidden_bytes(request: PlanRequest) -> float:
+    """Bytes per token and FFN column that the first products keep: gate and up, and the gate's activation."""
+    if not request.model.gated_mlp:
+        return 2.0
+    return 6.0 if request.framework.memory.activation_style == "unfused" else 4.0
 
 
 def _backward_transient(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
@@ -198,8 +206,9 @@ def loss_bytes(setting: Setting, request: PlanRequest) -> Any:
     habits = request.framework.memory
     vocabulary = padded_vocabulary(request, setting) / setting.tensor_parallel
     tokens = tokens_per_micro_batch(setting, request)
-    gathered = 2.0 * request.model.hidden_size * tokens
-    return tokens * vocabulary * habits.loss_peak_bytes + gathered
+    t = np.asarray(setting.tensor_parallel)
+    kept = np.where(np.asarray(setting.num_microbatches) > 1, habits.head_gathered_bytes, 0.0) * (1 - 1 / t)
+    return tokens * (vocabulary * habits.loss_peak_bytes + (2.0 + kept) * request.model.hidden_size)
 
 
 def dummy_gradient_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:

@@ -161,7 +161,7 @@ def _framework_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) ->
         dummy = dummy + 2.0 * vocabulary * request.model.hidden_size * load.head
     region = tokens_per_micro_batch(setting, request) / token_region_divisor(setting)
     messages = 2.0 * 2.0 * request.model.hidden_size * region
-    return dummy + np.where(np.asarray(setting.pipeline_parallel) > 1, messages, 0.0)
+    return dummy + habits.workspace_bytes + np.where(np.asarray(setting.pipeline_parallel) > 1, messages, 0.0)
 
 
 def _with_overheads(memory: Memory, setting: Setting, request: PlanRequest) -> Memory:

@@ -171,7 +171,9 @@ def keeps_whole_weights(setting: Setting) -> Any:
 
 def _spread(count: Any, ranks: Any, setting: Setting, request: PlanRequest) -> StateBytes:
     habits, stage = request.framework.memory, setting.zero_stage
-    weight, gradient, optimizer = habits.weight_bytes, habits.gradient_bytes, habits.optimizer_bytes
+    weight, (gradient, optimizer) = habits.weight_bytes, _precision_bytes(setting, habits)
+    synchronised = np.where(np.asarray(setting.data_parallel) * setting.context_parallel > 1, 1.0, 0.0)
+    gradient = gradient + synchronised * habits.bucket_gradient_bytes
     if habits.sharded_weights_are_master:
         return _spread_master(count, ranks, setting, habits)
     return StateBytes(
@@ -179,6 +181,15 @@ def _spread(count: Any, ranks: Any, setting: Setting, request: PlanRequest) -> S
         gradients_bytes=count * gradient / (ranks if stage >= 2 else 1),
         optimizer_bytes=count * optimizer / (ranks if stage >= 1 else 1),
     )
+
+
+def _precision_bytes(setting: Setting, habits: MemoryHabits) -> tuple[float, float]:
+    """Bytes of a parameter's gradient and optimizer state in the setting's number format."""
+    gradient, optimizer = habits.gradient_bytes, habits.optimizer_bytes
+    if setting.precision == "fp16":
+        gradient = gradient if habits.fp16_gradient_bytes is None else habits.fp16_gradient_bytes
+        optimizer = optimizer if habits.fp16_optimizer_bytes is None else habits.fp16_optimizer_bytes
+    return gradient, optimizer
 
 
 def _spread_master(count: Any, ranks: Any, setting: Setting, habits: MemoryHabits) -> StateBytes:

@@ -77,6 +77,10 @@ class MemoryHabits(BaseModel):
     gradient_bytes: float = 4.0
     optimizer_bytes: float = 12.0
     """fp32 master, momentum, variance."""
+    fp16_gradient_bytes: float | None = None
+    """In fp16 training, where it differs: no fp32 accumulation."""
+    fp16_optimizer_bytes: float | None = None
+    """In fp16 training, where it differs: 16 with an fp32 copy of the shard's gradient."""
     sharded_weights_are_master: bool = False
     """FSDP2: the sharded copy is the fp32 master and a unit's 16-bit weights are gathered (16/d in all)."""
     loss_saved_bytes: float = 6.0
@@ -96,12 +100,16 @@ class MemoryHabits(BaseModel):
     """Per token and hidden element of one layer: 2 with the two dropouts of GPT-2-era training."""
     selective_modules: tuple[str, ...] = ("core_attn",)
     """What selective recompute covers when the plan does not say."""
+    checkpoint_bytes: float = 2.0
+    """Per token and hidden element that a fully recomputed layer keeps."""
     keeps_expert_output: bool = False
     """The experts' output is kept until the router's probabilities are applied after them."""
     gathered_units: float = 2.0
     """Layers whose whole weights are on the GPU at once under ZeRO-3 (the current one and the prefetched)."""
     reduced_units: float = 2.0
     """Layers whose whole fp32 gradients are being reduced at once under ZeRO-3."""
+    workspace_bytes: float = 0.0
+    """Library workspaces and tables that the allocator counts. [byte]"""
     bucket_gradient_bytes: float = 0.0
     """A second, 16-bit gradient kept for communication whenever gradients are synchronised."""
     reserved_over_allocated: float = Field(default=1.05, ge=1)
