@@ -1,6 +1,6 @@
-"""One module or package a framework: profile (limits and habits), launch files written and read, and the linter.
+"""One module or package a framework: limits and habits, launch files written and read, and the linter.
 
-``load_framework(name)`` is what the layers above need to make a request; it imports one small profile module.
+``load_framework(name)`` is what the layers above need to make a request; it imports one small module.
 """
 
 from __future__ import annotations

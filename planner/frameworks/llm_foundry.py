@@ -27,6 +27,8 @@ LIMITS = Limits(
     recompute=("none", "full"),
     partial_recompute=False,
     moe_tensor_needs_sequence_parallel=False,
+    precisions=("fp32", "fp16", "bf16", "fp8"),
+    plain_replication_combines=False,
 )
 
 PROFILE = FrameworkProfile(

@@ -23,6 +23,8 @@ LIMITS = Limits(
     partial_recompute=True,
     moe_tensor_needs_sequence_parallel=False,
     offloads=("none", "optimizer"),
+    precisions=("fp32", "fp16", "bf16"),
+    replicates_kv_heads_over_context=True,
 )
 
 PROFILE = FrameworkProfile(

@@ -1,6 +1,6 @@
 """NeMo 2.0 (profile only; ``megatron_bridge`` writes its successor's files).
 
-Sources: nemo-toolkit 2.x ``MegatronStrategy`` over megatron-core; nemo-toolkit 3.0 dropped its LLM collection.
+Sources: nemo-toolkit 2.x ``MegatronStrategy`` over megatron-core; nemo-toolkit 3.0 dropped its LLM part.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ LIMITS = Limits(
     interleaved_multiple_of_stages=True,
     moe_tensor_needs_sequence_parallel=True,
     offloads=("none", "optimizer"),
+    zigzag_for_every_context_kind=True,
 )
 
 PROFILE = FrameworkProfile(

@@ -1,8 +1,8 @@
 """Hugging Face Accelerate as the planner sees it: limits and habits.
 
-Sources: accelerate 1.15 (``ParallelismConfig``, ``FullyShardedDataParallelPlugin``): no pipeline and no expert
-parallelism; FSDP2 reshards (ZeRO-3) or keeps gathered weights (ZeRO-2); context parallelism by ring or
-all-gather, Ulysses through DeepSpeed.
+Sources: accelerate 1.15 (``ParallelismConfig``, ``FullyShardedDataParallelPlugin``): no pipeline and no
+expert parallelism; FSDP2 reshards (ZeRO-3) or keeps gathered weights (ZeRO-2); context parallelism by ring
+or all-gather; its DeepSpeed Ulysses is left to the DeepSpeed writer.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ LIMITS = Limits(
     partial_recompute=False,
     moe_tensor_needs_sequence_parallel=False,
     offloads=("none", "optimizer"),
+    precisions=("fp32", "fp16", "bf16", "fp8"),
+    plain_replication_combines=False,
 )
 
 PROFILE = FrameworkProfile(

@@ -1,7 +1,8 @@
 """DeepSpeed as the planner sees it: limits and habits.
 
-Sources: DeepSpeed 0.19.8 (``runtime/config.py``, ``runtime/engine.py``, ``runtime/pipe``); the pipeline engine
-runs 1F1B and refuses ZeRO-2 and 3, Ulysses is its sequence parallelism, AutoEP needs one expert-tensor rank.
+Sources: DeepSpeed 0.19.8 (``runtime/config.py``, ``runtime/engine.py``, ``runtime/pipe``); the pipeline
+engine runs 1F1B and refuses ZeRO-2 and 3, Ulysses is its sequence parallelism, AutoEP needs one
+expert-tensor rank.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ LIMITS = Limits(
     microbatches_at_least_stages=False,
     moe_tensor_needs_sequence_parallel=False,
     offloads=("none", "optimizer"),
+    precisions=("fp32", "fp16", "bf16"),
+    zero3_with_experts=False,
+    replicates_kv_heads_over_context=True,
 )
 
 PROFILE = FrameworkProfile(

@@ -30,6 +30,8 @@ LIMITS = Limits(
     interleaved_multiple_of_stages=True,
     moe_tensor_needs_sequence_parallel=False,
     offloads=("none", "optimizer"),
+    precisions=("fp32", "bf16", "fp8"),
+    microbatches_multiple_of_stages=True,
 )
 
 PROFILE = FrameworkProfile(

@@ -31,6 +31,7 @@ LIMITS = Limits(
     interleaved_multiple_of_stages=True,
     moe_tensor_needs_sequence_parallel=True,
     offloads=("none", "optimizer"),
+    zigzag_for_every_context_kind=True,
 )
 
 PROFILE = FrameworkProfile(

@@ -1,8 +1,8 @@
 """nanotron as the planner sees it: limits and habits.
 
-Sources: nanotron main (``config``, ``parallel/context.py``, ``nn``): 1F1B or all-forward-all-backward, no virtual
-stages, ZeRO-1 at most, heads and KV heads divide over tensor ranks. nanotron places layers on stages by their
-cost itself, so uneven counts are legal.
+Sources: nanotron main (``config``, ``parallel/context.py``, ``nn``): 1F1B or all-forward-all-backward, no
+virtual stages, ZeRO-1 at most, heads and KV heads divide over tensor ranks. nanotron places layers on stages
+by their cost itself, so uneven counts are legal.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ LIMITS = Limits(
     partial_recompute=False,
     moe_tensor_needs_sequence_parallel=False,
     offloads=("none",),
+    precisions=("bf16",),
+    microbatches_at_least_stages_less_one=True,
 )
 
 PROFILE = FrameworkProfile(

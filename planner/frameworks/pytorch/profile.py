@@ -1,7 +1,7 @@
 """Plain PyTorch as the planner sees it: what the emitted script can do.
 
 Sources: PyTorch 2.13 (``init_device_mesh``, ``fully_shard``, ``parallelize_module``,
-``torch.distributed.pipelining``). The script trains a dense decoder, so expert and context parallelism are out.
+``torch.distributed.pipelining``). The script trains a dense decoder: no expert or context parallelism.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ LIMITS = Limits(
     recompute_per_stage=True,
     partial_recompute=True,
     microbatches_at_least_stages=True,
-    interleaved_multiple_of_stages=True,
+    interleaved_multiple_of_stages=False,
     moe_tensor_needs_sequence_parallel=False,
     offloads=("none",),
+    precisions=("fp32", "bf16"),
+    tied_embeddings_with_pipeline=False,
 )
 
 PROFILE = FrameworkProfile(

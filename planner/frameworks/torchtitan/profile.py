@@ -28,9 +28,13 @@ LIMITS = Limits(
     recompute_per_stage=False,
     partial_recompute=False,
     microbatches_at_least_stages=True,
-    interleaved_multiple_of_stages=True,
+    interleaved_multiple_of_stages=False,
     moe_tensor_needs_sequence_parallel=False,
     offloads=("none",),
+    precisions=("fp32", "bf16", "fp8", "mxfp8"),
+    plain_replication_combines=False,
+    sequence_divides_by_tensor_and_context=True,
+    tied_embeddings_with_pipeline=False,
 )
 
 PROFILE = FrameworkProfile(

@@ -1,0 +1,42 @@
+"""Recognise whose launch file a text is, from its name and what stands in it."""
+
+from __future__ import annotations
+
+import re
+
+from planner.errors import BadInput
+
+_SIGNS: tuple[tuple[str, str], ...] = (
+    ("megatron-bridge", r"megatron\.bridge|^\s*(\+*model\.(tensor|pipeline)_model_parallel_size)\s*="),
+    ("pytorch", r"^SETTINGS = \{|init_device_mesh\("),
+    ("torchtitan", r"--parallelism\.|^\[(parallelism|training)\]|torchtitan"),
+    ("maxtext", r"\b(ici|dcn)_\w+_parallelism\b"),
+    ("megatron", r"--(tensor|pipeline)-model-parallel-size|--num-layers\b|--micro-batch-size|MEGATRON_ARGS"),
+    ("deepspeed", r"\"(train_batch_size|train_micro_batch_size_per_gpu|zero_optimization)\"\s*:"),
+    ("accelerate", r"^(compute_environment|distributed_type|parallelism_config|fsdp_config)\s*:"),
+    ("nanotron", r"^(parallelism|tokens)\s*:"),
+)
+"""Framework and a pattern that only its files have; the first that matches wins."""
+
+
+def detect(source: str, path: str, strict: bool = True) -> str | None:
+    """Return the framework whose file this is.
+
+    Parameters
+    ----------
+    strict
+        Raise when nothing matches; otherwise return None.
+
+    Raises
+    ------
+    BadInput
+        Nothing matches (``strict`` only).
+    """
+    if not path.endswith((".md", ".csv")):
+        for framework, pattern in _SIGNS:
+            if re.search(pattern, source, re.MULTILINE):
+                return framework
+    if strict:
+        names = ", ".join(framework for framework, _ in _SIGNS)
+        raise BadInput(f"{path}: not recognised as a launch file of {names}; name it with --framework")
+    return None

@@ -1,0 +1,58 @@
+"""What a framework cannot say: its own limits, taken from the rules that read them."""
+
+from __future__ import annotations
+
+from planner.errors import BadInput
+from planner.frameworks.launch import with_stages
+from planner.rules import check
+from planner.spec.framework import FrameworkProfile
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+
+LIMIT_RULES = frozenset(
+    {
+        "framework_has_the_schedule",
+        "framework_has_the_recompute",
+        "framework_has_the_zero_stage",
+        "zero_stage_goes_with_the_pipeline",
+        "zero_stage_goes_with_experts",
+        "plain_replicas_stand_alone",
+        "shard_group_divides_the_replicas",
+        "tensor_ranks_within_framework_limit",
+        "pipeline_ranks_within_framework_limit",
+        "context_ranks_within_framework_limit",
+        "framework_has_the_context_parallelism",
+        "framework_has_expert_parallelism",
+        "expert_tensor_ranks_suit_the_framework",
+        "tied_embeddings_go_with_the_pipeline",
+        "framework_has_the_offload",
+        "optimizer_offload_needs_sharding",
+        "activation_offload_stands_alone",
+        "framework_has_the_precision",
+        "uneven_stages_suit_the_framework",
+        "recomputed_layers_suit_the_framework",
+    }
+)
+"""Rules whose breaking means that the framework has no way to write the plan down."""
+
+
+def limit_problems(plan: Plan, request: PlanRequest, profile: FrameworkProfile) -> list[str]:
+    """Return a sentence for every limit of the framework that the plan exceeds."""
+    asked = request.model_copy(update={"framework": profile, "pins": ()})
+    return [
+        violation.sentence
+        for violation in check(with_stages(plan, request.model), asked)
+        if violation.rule in LIMIT_RULES
+    ]
+
+
+def refuse(framework: str, problems: list[str]) -> None:
+    """Raise when there is anything that the framework cannot express.
+
+    Raises
+    ------
+    BadInput
+        One sentence with every reason.
+    """
+    if problems:
+        raise BadInput(f"{framework} cannot express this plan: {'; '.join(problems)}")

@@ -1,0 +1,111 @@
+"""Write, read and recognise launch files of every framework that the planner writes for.
+
+``write`` and ``read_files`` are inverse: ``to_plan(read_files(write(plan)))`` is the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+
+from planner.errors import BadInput, did_you_mean
+from planner.frameworks.detect import detect
+from planner.frameworks.launch import LaunchFile, merge
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+
+WRITERS: tuple[str, ...] = (
+    "megatron",
+    "megatron-bridge",
+    "torchtitan",
+    "deepspeed",
+    "accelerate",
+    "nanotron",
+    "maxtext",
+    "pytorch",
+)
+"""Frameworks with launch files; the other profiles only price and limit."""
+
+WRITTEN_AS = {
+    "nemo": "megatron-bridge",
+    "primus": "megatron",
+    "flagperf": "megatron",
+    "any": "pytorch",
+    "megatron-deepspeed": "deepspeed",
+}
+"""Profiles without files of their own, and whose files start the same run."""
+
+
+def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
+    """Return file names and contents that start the plan with the request's framework.
+
+    Raises
+    ------
+    BadInput
+        The framework has no launch files here, or cannot express something in the plan.
+    """
+    files: dict[str, str] = _module(request.framework.name, "write").write(plan, request)
+    return files
+
+
+def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
+    """Return, in words, what the request's framework cannot express of the plan (empty: nothing)."""
+    problems: list[str] = _module(request.framework.name, "write").inexpressible(plan, request)
+    return problems
+
+
+def read_text(source: str, path: str = "<text>", framework: str | None = None) -> LaunchFile:
+    """Read one file; the format is recognised from name and content unless the framework is given.
+
+    Raises
+    ------
+    BadInput
+        The format is not recognised, or the file does not parse.
+    """
+    name = framework or detect(source, path) or ""
+    launch: LaunchFile = _module(name, "read").read(source, path)
+    return launch
+
+
+def read_files(sources: Mapping[str, str], framework: str | None = None) -> LaunchFile:
+    """Read several files of one run together, in order; files that carry no settings are passed over.
+
+    Raises
+    ------
+    BadInput
+        No file is recognised, or two belong to different frameworks.
+    """
+    launches = []
+    for path, source in sources.items():
+        name = framework or detect(source, path, strict=len(sources) == 1)
+        if name:
+            launches.append(read_text(source, path, name))
+    if not launches:
+        raise BadInput(f"no settings of a known framework in {', '.join(sources)}")
+    names = sorted({launch.framework for launch in launches})
+    if len(names) > 1:
+        raise BadInput(
+            f"the files belong to different frameworks ({', '.join(names)}); check them one by one"
+        )
+    return merge(launches)
+
+
+def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
+    """Return the plan that the files describe, on the GPUs they name (else the request's).
+
+    Raises
+    ------
+    BadInput
+        The settings contradict each other (degrees against GPUs, batch or layers).
+    """
+    plan: Plan = _module(launch.framework, "read").to_plan(launch, request)
+    return plan
+
+
+def _module(framework: str, part: str) -> ModuleType:
+    name = WRITTEN_AS.get(framework, framework)
+    if name not in WRITERS:
+        hint = did_you_mean(framework, WRITERS)
+        raise BadInput(f"no launch files for {framework!r}{hint}; they exist for {', '.join(WRITERS)}")
+    return import_module(f"planner.frameworks.{name.replace('-', '_')}.{part}")

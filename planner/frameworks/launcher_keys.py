@@ -1,0 +1,43 @@
+"""Flags of torchrun, srun and deepspeed that stand in the same script as the framework's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.frameworks.launch import Key
+
+TORCHRUN_FLAGS = frozenset((
+    "--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf",
+    "--standalone", "--max-restarts", "--monitor-interval", "--start-method", "--event-log-handler",
+    "--role", "--module", "--no-python", "--run-path", "--log-dir", "--redirects", "--tee",
+    "--local-ranks-filter", "--node-rank", "--master-addr", "--master-port", "--local-addr",
+    "--logs-specs", "--numa-binding", "--signals-to-handle", "--virtual-local-rank", "--use-env",
+    "--duplicate-stdout-filters", "--ntasks", "--ntasks-per-node", "--nodes", "--gpus-per-node",
+    "--gres", "--container-image", "--container-mounts", "--output", "--error", "--job-name",
+    "--partition", "--account", "--time", "--exclusive", "--kill-on-bad-exit", "--cpu-bind", "--mpi",
+    "--export", "--hostfile", "--num-gpus", "--num-nodes", "--launcher", "--include", "--exclude", "-m",
+    "-u", "-c", "-n", "-N", "-x",
+))  # fmt: skip
+"""torch.distributed.run, sbatch/srun and the deepspeed launcher; ``-`` and ``_`` are the same there."""
+
+
+def is_launcher_flag(key: str) -> bool:
+    """Whether the flag belongs to a launcher."""
+    return key.replace("_", "-") in TORCHRUN_FLAGS or key in TORCHRUN_FLAGS
+
+
+def _count(value: Any) -> int | None:
+    """A count of processes or nodes, None where it depends on the environment (or is a range)."""
+    word = str(value)
+    return int(word) if word.isdigit() and int(word) > 0 else None
+
+
+LAUNCHER_KEYS = {
+    name: Key(field, _count)
+    for field, names in {
+        "launcher.processes_per_node": ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus"),
+        "launcher.nodes": ("--nnodes", "--num_nodes", "--num-nodes"),
+    }.items()
+    for name in names
+}
+"""What torchrun, or the deepspeed launcher, says about the size of the world."""

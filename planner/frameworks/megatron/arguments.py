@@ -1,0 +1,200 @@
+"""A plan and a model as Megatron argument names and values, shared by the argument file and Bridge overrides.
+
+A value of True is a flag without value. Names are the parser's destinations (``--`` is added when written).
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from planner.frameworks.launch import flow_counts, has_even_stages, with_stages
+from planner.frameworks.megatron.layout import layout_text
+from planner.spec.model import Model
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+
+Arguments = dict[str, Any]
+
+CONTEXT_KINDS = {"ring": "p2p", "all_gather": "allgather", "all_to_all": "a2a"}
+FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
+PRECISIONS: dict[str, Arguments] = {
+    "fp32": {},
+    "fp16": {"fp16": True},
+    "bf16": {"bf16": True},
+    "fp8": {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": "tensorwise"},
+    "mxfp8": {"bf16": True, "fp8_format": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {"bf16": True, "fp4_format": "e2m1"},
+}
+
+
+def parallel_arguments(plan: Plan, request: PlanRequest) -> Arguments:
+    """Degrees of parallelism, sequence parallelism and the pipeline split."""
+    arguments: Arguments = {
+        "tensor_model_parallel_size": plan.tensor_parallel,
+        "pipeline_model_parallel_size": plan.pipeline_parallel,
+        "context_parallel_size": plan.context_parallel,
+    }
+    if plan.sequence_parallel:
+        arguments["sequence_parallel"] = True
+    if plan.context_parallel > 1:
+        arguments["cp_comm_type"] = CONTEXT_KINDS[plan.context_parallel_kind]
+    if request.model.is_moe:
+        arguments["expert_model_parallel_size"] = plan.expert_parallel
+        arguments["expert_tensor_parallel_size"] = plan.expert_tensor_parallel
+        arguments["moe_token_dispatcher_type"] = "alltoall"
+    whole = with_stages(plan, request.model)
+    if plan.pipeline_parallel > 1 and not has_even_stages(whole):
+        counts = flow_counts(whole)
+        arguments["pipeline_model_parallel_layout"] = layout_text(counts, request.model.mtp_depth)
+    elif plan.virtual_stages > 1:
+        arguments["num_virtual_stages_per_pipeline_rank"] = plan.virtual_stages
+    return arguments
+
+
+def sharding_arguments(plan: Plan) -> Arguments:
+    """What shards optimizer state, gradients and weights over replicas, and what overlaps with it."""
+    if plan.zero_stage == 0:
+        return {"overlap_grad_reduce": True} if plan.data_parallel * plan.context_parallel > 1 else {}
+    instances = plan.data_parallel * plan.context_parallel // plan.shard_group_size
+    arguments: Arguments = {
+        "use_distributed_optimizer": True,
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
+    }
+    if plan.zero_stage > 1:
+        arguments |= {
+            "use_megatron_fsdp": True,
+            "data_parallel_sharding_strategy": FSDP_STRATEGIES[plan.zero_stage],
+            "ckpt_format": "fsdp_dtensor",
+            "no_gradient_accumulation_fusion": True,
+        }
+    if instances > 1:
+        arguments["num_distributed_optimizer_instances"] = instances
+    if plan.offload == "optimizer":
+        arguments |= {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
+    return arguments
+
+
+def recompute_arguments(plan: Plan, request: PlanRequest) -> Arguments:
+    """What is recomputed: everything, the first layers of every chunk, or named modules."""
+    if plan.recompute == "none":
+        return {}
+    if plan.recompute == "selective":
+        modules = plan.recompute_modules or request.framework.memory.selective_modules
+        return {"recompute_granularity": "selective", "recompute_modules": list(modules)}
+    layers = recomputed_per_chunk(with_stages(plan, request.model))
+    largest = max(max(stage.chunk_layers) for stage in with_stages(plan, request.model).stages)
+    method = "uniform" if layers == largest else "block"
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": method,
+        "recompute_num_layers": 1 if method == "uniform" else layers,
+    }
+
+
+def recomputed_per_chunk(plan: Plan) -> int | None:
+    """Return n with "first n layers of every chunk" equal to the plan, None if there is none."""
+    largest = max(max(stage.chunk_layers) for stage in plan.stages)
+    for layers in range(largest, -1, -1):
+        if all(
+            stage.recompute_layers == sum(min(layers, chunk) for chunk in stage.chunk_layers)
+            for stage in plan.stages
+        ):
+            return layers
+    return None
+
+
+def batch_arguments(plan: Plan, request: PlanRequest) -> Arguments:
+    """Micro-batch and global batch in sequences, sequence length in tokens."""
+    return {
+        "micro_batch_size": plan.micro_batch,
+        "global_batch_size": plan.global_batch,
+        "seq_length": request.workload.seq_length,
+        "max_position_embeddings": max(request.workload.seq_length, request.model.seq_length),
+    }
+
+
+def model_arguments(model: Model) -> Arguments:
+    """The architecture."""
+    arguments: Arguments = {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_heads,
+        "vocab_size": model.vocab_size,
+        "disable_bias_linear": True,
+        "normalization": "RMSNorm",
+        "position_embedding_type": "rope",
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+    }
+    if model.gated_mlp:
+        arguments["swiglu"] = True
+    elif model.activation == "squared_relu":
+        arguments["squared_relu"] = True
+    if not model.tied_embeddings:
+        arguments["untie_embeddings_and_output_weights"] = True
+    return arguments | _attention_arguments(model) | (_moe_arguments(model) if model.is_moe else {})
+
+
+def _attention_arguments(model: Model) -> Arguments:
+    arguments: Arguments = {}
+    if model.is_mla:
+        arguments |= {
+            "multi_latent_attention": True,
+            "kv_lora_rank": model.kv_lora_rank,
+            "qk_head_dim": model.qk_nope_head_dim,
+            "qk_pos_emb_head_dim": model.qk_rope_head_dim,
+            "v_head_dim": model.v_head_dim,
+        }
+        if model.q_lora_rank:
+            arguments["q_lora_rank"] = model.q_lora_rank
+    else:
+        arguments["kv_channels"] = model.head_dim
+        if model.num_kv_heads != model.num_heads:
+            arguments |= {"group_query_attention": True, "num_query_groups": model.num_kv_heads}
+    if model.sliding_window is not None and model.window_pattern != 1:
+        arguments["window_size"] = f"{model.sliding_window - 1},0"
+        if model.window_pattern > 1:
+            arguments["window_attn_skip_freq"] = model.window_pattern
+    if model.mtp_depth:
+        arguments["mtp_num_layers"] = model.mtp_depth
+    return arguments
+
+
+def _moe_arguments(model: Model) -> Arguments:
+    arguments: Arguments = {
+        "num_experts": model.num_experts,
+        "moe_router_topk": model.experts_per_token,
+        "moe_ffn_hidden_size": model.expert_ffn_hidden_size,
+        "moe_grouped_gemm": True,
+        "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": 0.001,
+    }
+    if model.experts_per_token == 1:
+        arguments["moe_router_pre_softmax"] = True
+    if model.shared_expert_ffn_hidden_size:
+        arguments["moe_shared_expert_intermediate_size"] = model.shared_expert_ffn_hidden_size
+    pattern = [int(kind.moe) for kind in model.layer_kinds]
+    if not all(pattern):
+        arguments["moe_layer_freq"] = moe_pattern(pattern)
+    return arguments
+
+
+def moe_pattern(pattern: list[int]) -> str:
+    """Write a 0/1 list as the expression that ``--moe-layer-freq`` evaluates: ``([0]*3+[1]*58)``."""
+    runs = [(value, len(list(run))) for value, run in groupby(pattern)]
+    return "(" + "+".join(f"[{value}]*{length}" for value, length in runs) + ")"
+
+
+def all_arguments(plan: Plan, request: PlanRequest) -> dict[str, Arguments]:
+    """Everything, by the group it belongs to."""
+    return {
+        "parallelism": parallel_arguments(plan, request),
+        "sharding": sharding_arguments(plan),
+        "batch": batch_arguments(plan, request),
+        "recompute": recompute_arguments(plan, request),
+        "precision": dict(PRECISIONS[plan.precision]),
+        "model": model_arguments(request.model),
+    }

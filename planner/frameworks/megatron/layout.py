@@ -1,0 +1,61 @@
+"""Megatron's pipeline layout string: ``Et*8|t*8|t*8|t*8L`` and back to layer counts.
+
+``E`` embedding, ``t`` decoder layer, ``m`` multi-token-prediction layer, ``L`` loss; ``|`` ends a stage,
+stages follow the flow of data (virtual stages in the outer order); ``x*n`` and ``(...)*n`` repeat; commas are
+ignored (megatron-core ``pipeline_parallel_layer_layout.py``).
+"""
+
+from __future__ import annotations
+
+import re
+
+LARGEST = 1_000_000
+"""Characters that an expanded layout may have: more is a mistake, not a model."""
+
+_GROUP = re.compile(r"\(([^()]*)\)(?:\*(\d+))?")
+_REPEAT = re.compile(r"([EtmL|])\*(\d+)")
+
+
+def layout_text(counts: list[int], mtp_layers: int) -> str:
+    """Write layer counts of stages (flow order) as a layout."""
+    stages = [f"t*{count}" if count > 1 else "t" * count for count in counts]
+    stages[0] = "E" + stages[0]
+    stages[-1] += "m" * mtp_layers + "L"
+    return "|".join(stages)
+
+
+def layout_counts(text: str) -> list[int]:
+    """Read a layout into layer counts of stages in flow order.
+
+    Raises
+    ------
+    ValueError
+        The text is no layout, or its embedding or loss does not stand at its end.
+    """
+    flat = _expand(re.sub(r"[\s,]", "", text))
+    if re.search(r"[^EtmL|]", flat):
+        raise ValueError("a layout is made of E, t, m, L, |, (...) and *n")
+    stages = flat.split("|")
+    whole = flat.replace("|", "")
+    if not (whole.startswith("E") and whole.endswith("L") and whole.count("E") == whole.count("L") == 1):
+        raise ValueError("a layout has one E at its beginning and one L at its end")
+    return [stage.count("t") for stage in stages]
+
+
+def _expand(text: str) -> str:
+    """Write all repetitions out, innermost first."""
+    while True:
+        after = _REPEAT.sub(lambda match: _repeated(match.group(1), match.group(2)), text)
+        after = _GROUP.sub(lambda match: _repeated(match.group(1), match.group(2) or "1"), after)
+        if after == text:
+            return text
+        text = after
+        if len(text) > LARGEST:
+            raise ValueError(f"the layout has more than {LARGEST} entries")
+
+
+def _repeated(unit: str, times: str) -> str:
+    count = int(times)
+    if len(unit) * count > LARGEST:
+        raise ValueError(f"the layout has more than {LARGEST} entries")
+    return unit * count

@@ -1,0 +1,318 @@
+"""Read Megatron-LM arguments, in bash or bare, and turn them into a plan."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from planner.errors import BadInput
+from planner.frameworks.launch import (
+    Found,
+    Key,
+    LaunchFile,
+    collect,
+    fixed,
+    make_plan,
+    microbatches,
+    one_of,
+    positive,
+    replicas,
+    schedule_of,
+    stages_of,
+    text,
+    whole,
+    yes,
+)
+from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
+from planner.frameworks.megatron.arguments import CONTEXT_KINDS
+from planner.frameworks.megatron.layout import layout_counts
+from planner.frameworks.shell import read_flags, read_script
+from planner.spec.plan import Plan, StagePlan
+from planner.spec.request import PlanRequest
+
+
+def moe_layers(value: Any) -> list[int] | int:
+    """Read ``--moe-layer-freq``: a number, or an expression of 0/1 lists with ``+`` and ``*``."""
+    word = str(value).strip()
+    if word.isdigit():
+        return int(word)
+    if len(word) > 10_000:
+        raise ValueError("must be a short expression of 0/1 lists")
+    try:
+        return _pattern(ast.parse(word, mode="eval").body)
+    except (SyntaxError, RecursionError) as error:
+        raise ValueError("must be a number or an expression such as ([0]*3+[1]*58)") from error
+
+
+def _pattern(node: ast.expr) -> list[int]:
+    if isinstance(node, ast.List):
+        return [whole(entry.value) for entry in node.elts if isinstance(entry, ast.Constant)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _pattern(node.left) + _pattern(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant):
+        times = node.right.value
+        if isinstance(times, int) and 0 <= times <= 10_000:
+            return _pattern(node.left) * times
+    raise ValueError("must be a number or an expression such as ([0]*3+[1]*58)")
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """Read one or several words."""
+    return tuple(str(entry) for entry in value) if isinstance(value, list) else (str(value),)
+
+
+_KINDS = {name: kind for kind, name in CONTEXT_KINDS.items()} | {"a2a+p2p": "all_to_all"}
+
+
+def context_kind(value: Any) -> str:
+    """Read ``--cp-comm-type``; one word for all layers."""
+    names = set(words(value))
+    if len(names) != 1 or not names <= set(_KINDS):
+        raise ValueError(f"must be one of {', '.join(_KINDS)}")
+    return _KINDS[names.pop()]
+
+
+ZERO_BY_STRATEGY = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+KEYS: dict[str, Key] = {
+    "tensor_model_parallel_size": Key("tensor_parallel", positive),
+    "pipeline_model_parallel_size": Key("pipeline_parallel", positive),
+    "num_virtual_stages_per_pipeline_rank": Key("virtual_stages", positive),
+    "num_layers_per_virtual_pipeline_stage": Key("layers_per_virtual_stage", positive),
+    "pipeline_model_parallel_layout": Key("layout", lambda value: layout_counts(str(value))),
+    "decoder_first_pipeline_num_layers": Key("first_stage_layers", positive),
+    "decoder_last_pipeline_num_layers": Key("last_stage_layers", positive),
+    "account_for_embedding_in_pipeline_split": Key("embedding_counts", yes),
+    "account_for_loss_in_pipeline_split": Key("loss_counts", yes),
+    "context_parallel_size": Key("context_parallel", positive),
+    "cp_comm_type": Key("context_parallel_kind", context_kind),
+    "expert_model_parallel_size": Key("expert_parallel", positive),
+    "expert_tensor_parallel_size": Key("expert_tensor_parallel", positive),
+    "sequence_parallel": Key("sequence_parallel", yes),
+    "use_distributed_optimizer": Key("distributed_optimizer", yes),
+    "use_megatron_fsdp": Key("megatron_fsdp", yes),
+    "use_torch_fsdp2": Key("torch_fsdp2", yes),
+    "torch_fsdp2_no_reshard_after_forward": Key("keeps_weights", yes),
+    "data_parallel_sharding_strategy": Key("sharding", one_of(*ZERO_BY_STRATEGY)),
+    "num_distributed_optimizer_instances": Key("instances", positive),
+    "micro_batch_size": Key("micro_batch", positive),
+    "global_batch_size": Key("global_batch", positive),
+    "seq_length": Key("seq_length", positive),
+    "recompute_granularity": Key("recompute_granularity", one_of("full", "selective")),
+    "recompute_activations": Key("recompute_activations", yes),
+    "recompute_method": Key("recompute_method", one_of("uniform", "block")),
+    "recompute_num_layers": Key("recompute_num_layers", positive),
+    "recompute_modules": Key("recompute_modules", words),
+    "optimizer_cpu_offload": Key("optimizer_offload", yes),
+    "fp16": Key("fp16", yes),
+    "bf16": Key("bf16", yes),
+    "fp8_format": Key("fp8", text),
+    "fp8_recipe": Key("fp8_recipe", text),
+    "fp4_format": Key("fp4", text),
+    "num_layers": Key("model.num_layers", positive),
+    "hidden_size": Key("model.hidden_size", positive),
+    "ffn_hidden_size": Key("model.ffn_hidden_size", positive),
+    "num_attention_heads": Key("model.num_heads", positive),
+    "num_query_groups": Key("model.num_kv_heads", positive),
+    "kv_channels": Key("model.head_dim", positive),
+    "vocab_size": Key("model.vocab_size", positive),
+    "swiglu": Key("model.gated_mlp", yes),
+    "untie_embeddings_and_output_weights": Key("model.tied_embeddings", fixed(False)),
+    "num_experts": Key("model.num_experts", positive),
+    "moe_router_topk": Key("model.experts_per_token", positive),
+    "moe_ffn_hidden_size": Key("model.expert_ffn_hidden_size", positive),
+    "moe_shared_expert_intermediate_size": Key("model.shared_expert_ffn_hidden_size", positive),
+    "moe_layer_freq": Key("moe_layers", moe_layers),
+    "q_lora_rank": Key("model.q_lora_rank", positive),
+    "kv_lora_rank": Key("model.kv_lora_rank", positive),
+    "qk_head_dim": Key("model.qk_nope_head_dim", positive),
+    "qk_pos_emb_head_dim": Key("model.qk_rope_head_dim", positive),
+    "v_head_dim": Key("model.v_head_dim", positive),
+    "mtp_num_layers": Key("model.mtp_depth", whole),
+}
+"""Argument names of Megatron (parser destinations) that say something about plan, batch or model."""
+
+DEPRECATED = {
+    "encoder_tensor_model_parallel_size": "nothing: encoder sizes are gone",
+    "encoder_pipeline_model_parallel_size": "nothing: encoder sizes are gone",
+    "pipeline_model_parallel_split_rank": "--pipeline-model-parallel-layout",
+    "standalone_embedding_stage": "--pipeline-model-parallel-layout with a first stage of its own",
+    "use_custom_fsdp": "--use-megatron-fsdp",
+    "moe_extended_tp": "--expert-tensor-parallel-size",
+    "batch_size": "--micro-batch-size",
+    "warmup": "--lr-warmup-fraction",
+    "model_parallel_size": "--tensor-model-parallel-size",
+    "checkpoint_activations": "--recompute-granularity full",
+    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
+    "enable_cuda_graph": "--cuda-graph-impl",
+    "external_cuda_graph": "--cuda-graph-impl",
+    "cuda_graph_scope": "--cuda-graph-modules",
+    "moe_enable_deepep": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep",
+    "moe_layer_recompute": "--recompute-modules moe",
+    "moe_router_padding_for_fp8": "--moe-router-padding-for-quantization",
+    "hybrid_override_pattern": "--hybrid-layer-pattern",
+    "use_dist_ckpt": "--ckpt-format torch_dist",
+    "dist_ckpt_format": "--ckpt-format",
+}
+"""Arguments that Megatron-LM 0.19 has dropped, refuses or renamed, and what to write instead."""
+
+
+@cache
+def known_flags() -> frozenset[str]:
+    """All options of Megatron-LM 0.19.2's parser."""
+    return frozenset(Path(__file__).with_name("flags.txt").read_text(encoding="utf-8").split())
+
+
+def _dashed(names: dict[str, Any]) -> dict[str, Any]:
+    return {"--" + name.replace("_", "-"): value for name, value in names.items()}
+
+
+def read(source: str, path: str) -> LaunchFile:
+    """Read a script or an argument file."""
+    found = list(read_flags(source, path))
+    world = read_script(source).variables.get("WORLD_SIZE_OF_PLAN", "")
+    if world.isdigit():
+        line = next(i for i, row in enumerate(source.splitlines(), 1) if "WORLD_SIZE_OF_PLAN=" in row)
+        found.append(Found("WORLD_SIZE_OF_PLAN", world, path, line))
+    keys = _dashed(KEYS) | LAUNCHER_KEYS | {"WORLD_SIZE_OF_PLAN": Key("num_gpus", positive)}
+    return collect(
+        "megatron",
+        found,
+        keys,
+        lambda key: key in known_flags() or is_launcher_flag(key),
+        _dashed(DEPRECATED),
+    )
+
+
+def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
+    """Return the plan that Megatron would run with these arguments on the request's cluster.
+
+    Raises
+    ------
+    BadInput
+        The degrees do not divide the GPUs, the batch or the layers, so there is no such run.
+    """
+    t, c = launch.get("tensor_parallel", 1), launch.get("context_parallel", 1)
+    p = launch.get("pipeline_parallel", 1)
+    d = replicas(launch, request, t * c * p)
+    counts = stage_counts(launch, request, p)
+    b = launch.get("micro_batch", 1)
+    zero, group = _sharding(launch, d * c)
+    plan = make_plan(
+        tensor_parallel=t,
+        pipeline_parallel=p,
+        virtual_stages=len(counts) // p,
+        schedule=schedule_of(p, len(counts) // p),
+        data_parallel=d,
+        context_parallel=c,
+        context_parallel_kind=launch.get("context_parallel_kind", "ring"),
+        expert_parallel=launch.get("expert_parallel", 1),
+        expert_tensor_parallel=launch.get("expert_tensor_parallel", t) if request.model.is_moe else 1,
+        zero_stage=zero,
+        shard_group_size=group,
+        sequence_parallel=launch.get("sequence_parallel", False) and t > 1,
+        micro_batch=b,
+        num_microbatches=microbatches(launch.get("global_batch", b * d), d, b),
+        recompute=_recompute(launch),
+        recompute_modules=_modules(launch, request),
+        offload="optimizer" if launch.get("optimizer_offload", False) else "none",
+        precision=_precision(launch),
+    )
+    return plan.model_copy(update={"stages": _stages(plan, counts, launch)})
+
+
+def _sharding(launch: LaunchFile, replica_ranks: int) -> tuple[int, int]:
+    if launch.get("megatron_fsdp", False):
+        zero = ZERO_BY_STRATEGY[launch.get("sharding", "optim_grads_params")]
+    elif launch.get("torch_fsdp2", False):
+        zero = 2 if launch.get("keeps_weights", False) else 3
+    else:
+        zero = int(launch.get("distributed_optimizer", False))
+    instances = launch.get("instances", 1)
+    if replica_ranks % instances:
+        raise BadInput(
+            f"{replica_ranks} data x context replicas are not a multiple of "
+            f"{instances} distributed-optimizer instances"
+        )
+    return zero, replica_ranks // instances if zero else 1
+
+
+def _recompute(launch: LaunchFile) -> str:
+    if launch.get("recompute_activations", False):
+        return "selective"
+    return str(launch.get("recompute_granularity", "none"))
+
+
+def _modules(launch: LaunchFile, request: PlanRequest) -> tuple[str, ...]:
+    """Modules of selective recompute; the framework's default reads as empty."""
+    modules = tuple(launch.get("recompute_modules", ()))
+    if _recompute(launch) != "selective" or modules == request.framework.memory.selective_modules:
+        return ()
+    return modules
+
+
+def _precision(launch: LaunchFile) -> str:
+    if "fp4" in launch.fields:
+        return "nvfp4"
+    if "fp8" in launch.fields:
+        return "mxfp8" if launch.get("fp8_recipe", "") == "mxfp8" else "fp8"
+    return "bf16" if launch.get("bf16", False) else "fp16" if launch.get("fp16", False) else "fp32"
+
+
+def _stages(plan: Plan, counts: list[int], launch: LaunchFile) -> tuple[StagePlan, ...]:
+    stages = stages_of(counts, plan)
+    if plan.recompute != "full" or launch.get("recompute_method", "uniform") == "uniform":
+        return stages
+    layers = launch.get("recompute_num_layers", 1)
+    again = [sum(min(layers, chunk) for chunk in stage.chunk_layers) for stage in stages]
+    return stages_of(counts, plan, again)
+
+
+def stage_counts(launch: LaunchFile, request: PlanRequest, p: int) -> list[int]:
+    """Return layers of every stage in flow order, as Megatron would split them.
+
+    Raises
+    ------
+    BadInput
+        The layers do not divide.
+    """
+    if "layout" in launch.fields:
+        layout: list[int] = launch.get("layout")
+        if len(layout) % p:
+            raise BadInput(f"the layout has {len(layout)} stages, not a multiple of {p} pipeline ranks")
+        return layout
+    layers = launch.get("model.num_layers", request.model.num_layers)
+    v = launch.get("virtual_stages", 1)
+    if "layers_per_virtual_stage" in launch.fields:
+        v = max(1, layers // p // launch.get("layers_per_virtual_stage"))
+    return _split(launch, layers, p, v)
+
+
+def _split(launch: LaunchFile, layers: int, p: int, v: int) -> list[int]:
+    """Even, ends given, or embedding and loss counted as layers (``transformer_block.py``)."""
+    first, last = launch.get("first_stage_layers"), launch.get("last_stage_layers")
+    if p > 1 and (first is not None or last is not None):
+        middle = layers - (first or 0) - (last or 0)
+        between = p - (first is not None) - (last is not None)
+        ends = [first or 0, last or 0]
+        if middle < 0 or (between and middle % between) or (not between and middle):
+            raise BadInput(
+                f"{layers} layers with {first} on the first and {last} on the last stage leave {middle}"
+            )
+        per_rank = [middle // between] * between if between else []
+        per_rank = (
+            ([ends[0]] if first is not None else []) + per_rank + ([ends[1]] if last is not None else [])
+        )
+    else:
+        extra = int(launch.get("embedding_counts", False)) + int(launch.get("loss_counts", False))
+        if (layers + extra) % (p * v):
+            raise BadInput(f"{layers + extra} layers are not a multiple of {p} pipeline ranks x {v} chunks")
+        per_rank = [(layers + extra) // p] * p
+    if any(count % v for count in per_rank):
+        raise BadInput(f"stages of {per_rank} layers do not divide into {v} chunks")
+    counts = [per_rank[rank] // v for _ in range(v) for rank in range(p)]
+    counts[0] -= int(launch.get("embedding_counts", False))
+    counts[-1] -= int(launch.get("loss_counts", False))
+    return counts
