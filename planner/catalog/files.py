@@ -35,7 +35,7 @@ def read_text(path: Path) -> str:
         if not path.is_file():
             raise BadInput(f"{path} is not a file")
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise BadInput(f"{path} is larger than {MAX_FILE_BYTES // 1_000_000} MB, which no configuration is")
+            raise BadInput(f"{path} is larger than {MAX_FILE_BYTES // 1_000_000} MB: no configuration is")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 text (byte {error.start})") from error
@@ -47,8 +47,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read one TOML file; a syntax error is reported with its line."""
     try:
         return tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path}: {error}") from error
+    except ValueError as error:
+        raise BadInput(f"{path}: {str(error)[:200]}") from error
     except RecursionError as error:
         raise BadInput(f"{path} is nested too deeply") from error
 
@@ -60,8 +60,10 @@ def validated(kind: type[T], data: dict[str, Any], where: str) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "(top level)"
-        hint = did_you_mean(str(first["loc"][-1]), kind.model_fields) if first["type"] == "extra_forbidden" else ""
-        raise BadInput(f"{where}: {key}: {first['msg']}{hint}") from error
+        is_unknown = first["type"] == "extra_forbidden"
+        hint = did_you_mean(str(first["loc"][-1])[:80], kind.model_fields) if is_unknown else ""
+        problem = first["msg"].removeprefix("Value error, ")
+        raise BadInput(f"{where}: {key[:200]}: {problem}{hint}") from error
 
 
 @cache
@@ -93,4 +95,5 @@ def find(kind: str, name: str) -> Path:
     if name.lower() in known:
         return known[name.lower()]
     noun = {"models": "model", "hardware": "hardware"}[kind]
-    raise BadInput(f"unknown {noun} {name!r}{did_you_mean(name, known)} (plan-parallel {kind} lists them all)")
+    hint = did_you_mean(name[:80], known)
+    raise BadInput(f"unknown {noun} {name[:80]!r}{hint} (plan-parallel {kind} lists them all)")

@@ -138,17 +138,23 @@ class Model(BaseModel):
     @cached_property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """The kind of every layer, first to last."""
-        return tuple(LayerKind(self._is_moe_layer(i), self._window(i)) for i in range(self.num_layers))
+        dense, full = self._dense_layers(), self._full_attention_layers()
+        return tuple(
+            LayerKind(self.is_moe and i not in dense, None if i in full else self.sliding_window)
+            for i in range(self.num_layers)
+        )
 
-    def _is_moe_layer(self, index: int) -> bool:
-        if not self.is_moe or index < self.num_dense_layers or index in self.dense_layers:
-            return False
-        return (index - self.num_dense_layers + 1) % self.moe_layer_freq == 0
+    def _dense_layers(self) -> frozenset[int]:
+        """Layers whose MLP is dense in a mixture of experts."""
+        first, freq = self.num_dense_layers, self.moe_layer_freq
+        skipped = (i for i in range(first, self.num_layers) if (i - first + 1) % freq)
+        return (
+            frozenset(range(min(first, self.num_layers))) | frozenset(skipped) | frozenset(self.dense_layers)
+        )
 
-    def _window(self, index: int) -> int | None:
-        if self.sliding_window is None:
-            return None
+    def _full_attention_layers(self) -> frozenset[int]:
+        """Layers that look all the way back where others have a window."""
         if self.full_attention_layers is not None:
-            return None if index in self.full_attention_layers else self.sliding_window
-        is_full = self.window_pattern > 0 and (index + 1) % self.window_pattern == 0
-        return None if is_full else self.sliding_window
+            return frozenset(self.full_attention_layers)
+        pattern = self.window_pattern
+        return frozenset(range(pattern - 1, self.num_layers, pattern) if pattern else ())

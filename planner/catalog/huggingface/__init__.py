@@ -1,0 +1,133 @@
+"""Hugging Face ``config.json`` to ``Model``: one reader function for each ``model_type``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from planner.catalog import files
+from planner.catalog.huggingface import classic, dense, experts
+from planner.catalog.huggingface.config import Config
+from planner.errors import BadInput, did_you_mean
+from planner.spec.model import Model
+
+Reader = Callable[[Config], dict[str, Any]]
+
+READERS: dict[str, Reader] = {
+    "bloom": classic.bloom,
+    "cohere": dense.cohere,
+    "cohere2": dense.cohere2,
+    "dbrx": classic.dbrx,
+    "deepseek_v2": experts.deepseek_v2,
+    "deepseek_v3": experts.deepseek_v3,
+    "falcon": classic.falcon,
+    "gemma": dense.gemma,
+    "gemma2": dense.gemma2,
+    "gemma3_text": dense.gemma3,
+    "glm4_moe": experts.glm4_moe,
+    "gpt2": classic.gpt2,
+    "gpt_neox": classic.gpt_neox,
+    "gpt_oss": experts.gpt_oss,
+    "granite": dense.granite,
+    "granitemoe": experts.granite_moe,
+    "granitemoeshared": experts.granite_moe,
+    "kimi_k2": experts.deepseek_v3,
+    "llama": dense.llama,
+    "llama4_text": experts.llama4,
+    "minimax_m2": experts.minimax_m2,
+    "mistral": dense.mistral,
+    "mixtral": experts.mixtral,
+    "mpt": classic.mpt,
+    "nemotron": dense.nemotron,
+    "olmo": dense.olmo,
+    "olmo2": dense.olmo2,
+    "olmo3": dense.olmo3,
+    "olmoe": experts.olmoe,
+    "opt": classic.opt,
+    "phi3": dense.phi3,
+    "qwen2": dense.qwen2,
+    "qwen2_5_vl_text": dense.qwen2,
+    "qwen2_moe": experts.qwen2_moe,
+    "qwen3": dense.qwen3,
+    "qwen3_moe": experts.qwen3_moe,
+    "qwen3_vl_moe_text": experts.qwen3_moe,
+    "qwen3_vl_text": dense.qwen3,
+    "starcoder2": dense.starcoder2,
+}
+"""Reader of every supported ``model_type``."""
+
+TEXT_MODEL_TYPES = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+"""Model type of a nested ``text_config`` that does not name its own."""
+
+
+def read_config(path: Path) -> Model:
+    """Return the model that a ``config.json``, or the folder that holds it, describes.
+
+    Raises
+    ------
+    BadInput
+        Not a readable JSON object, an unknown architecture, or a key that is missing or has a wrong value.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    config = _text_part(Config(file, _read_json(file)))
+    fields = READERS[config.text("model_type")](config)
+    name = _name(config, file)
+    notes = [_nested_note(config), _sequence_note(config, fields["seq_length"])]
+    data = {"name": name, "source": str(file), "notes": " ".join(filter(None, notes)), **fields}
+    return files.validated(Model, data, str(file))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    text = files.read_text(path)
+    try:
+        data = json.loads(text)
+    except RecursionError as error:
+        raise BadInput(f"{path} is nested too deeply") from error
+    except ValueError as error:
+        raise BadInput(f"{path} is not JSON: {str(error)[:120]}") from error
+    if not isinstance(data, dict):
+        raise BadInput(f"{path} holds no JSON object")
+    return data
+
+
+def _text_part(config: Config) -> Config:
+    """Return the part that describes the language model, with a known ``model_type``."""
+    kind = config.text("model_type")
+    if not kind:
+        raise config.error("model_type", f"is missing; known are {', '.join(sorted(READERS))}")
+    if kind in READERS:
+        return config
+    nested = config.part("text_config")
+    if nested.data:
+        nested_kind = nested.text("model_type") or TEXT_MODEL_TYPES.get(kind, "")
+        if nested_kind in READERS:
+            shared = {"tie_word_embeddings": config.data.get("tie_word_embeddings")}
+            data = {**shared, **nested.data, "model_type": nested_kind}
+            return Config(config.path, data, nested.section)
+    known = sorted({*READERS, *TEXT_MODEL_TYPES})
+    raise config.error(
+        "model_type",
+        f"{kind[:60]!r} is not supported{did_you_mean(kind[:60], known)} (known: {', '.join(known)})",
+    )
+
+
+def _name(config: Config, path: Path) -> str:
+    """Return the checkpoint's name, the folder's, or the file's."""
+    stated = config.data.get("_name_or_path")
+    if isinstance(stated, str) and 0 < len(stated) <= 100:
+        return stated
+    return path.resolve().parent.name if path.name == "config.json" else path.stem
+
+
+def _nested_note(config: Config) -> str:
+    return "Only the language model of this multimodal model is planned." if config.section else ""
+
+
+def _sequence_note(config: Config, seq_length: int) -> str:
+    """Say that positions reach further than the assumed training sequence."""
+    reach = config.data.get("max_position_embeddings")
+    if isinstance(reach, int) and reach > seq_length:
+        return f"The config allows {reach} positions; {seq_length} tokens a sequence are assumed."
+    return ""
