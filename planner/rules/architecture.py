@@ -14,6 +14,8 @@ FP8_ROWS = {"fp8": 8, "mxfp8": 32, "nvfp4": 16}
 """Rows of an activation matrix that a low-precision product needs a multiple of (Transformer Engine)."""
 FP8_COLUMNS = {"fp8": 16, "mxfp8": 32, "nvfp4": 16}
 """The same for widths."""
+AMD_COLUMNS = {"fp8": 16, "mxfp8": 128, "nvfp4": 16}
+"""Widths on AMD accelerators: hipBLASLt has no MXFP8 product for other multiples (ROCm/Megatron-LM #130)."""
 
 
 def _dense_mlp(request: PlanRequest) -> bool:
@@ -186,8 +188,12 @@ def expert_ranks_divide_the_replicas(
     return divides(np.asarray(expert_parallel) * expert_tensor_parallel, ranks)
 
 
-def _alignment(plan: Plan, _request: PlanRequest) -> dict[str, Any]:
-    rows, columns = FP8_ROWS.get(plan.precision, 1), FP8_COLUMNS.get(plan.precision, 1)
+def _width_multiples(request: PlanRequest) -> dict[str, int]:
+    return AMD_COLUMNS if request.cluster.accelerator.vendor.lower() == "amd" else FP8_COLUMNS
+
+
+def _alignment(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    rows, columns = FP8_ROWS.get(plan.precision, 1), _width_multiples(request).get(plan.precision, 1)
     return {"rows": rows, "columns": columns}
 
 
@@ -217,7 +223,7 @@ def low_precision_rows_are_aligned(
 
 
 @rule(
-    source="Transformer Engine: widths of a low-precision product are a multiple of 16 (MXFP8: 32)",
+    source="Transformer Engine: widths of a low-precision product are a multiple of 16 (MXFP8: 32; AMD: 128)",
     field="tensor_parallel",
     numbers=_alignment,
 )
@@ -231,7 +237,7 @@ def low_precision_widths_are_aligned(
     model, t = request.model, np.asarray(tensor_parallel)
     dense = model.ffn_hidden_size if _dense_mlp(request) else 0
     aligned: Column = True
-    for name, columns in FP8_COLUMNS.items():
+    for name, columns in _width_multiples(request).items():
         fits = divides(t * columns, model.num_heads * model.head_dim)
         fits = np.logical_and(fits, divides(t * columns, dense))
         fits = np.logical_and(

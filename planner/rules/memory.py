@@ -45,4 +45,47 @@ def every_stage_fits_in_memory(request: PlanRequest, plan: Plan) -> bool:
     return max(float(stage.total) for stage in memory(plan, request)) <= request.cluster.usable_hbm_bytes
 
 
-MEMORY_RULES = (every_stage_fits_in_memory,)
+HOST_GRADIENT_BYTES = 4.0
+"""fp32 gradient that a CPU optimizer holds beside its own state. [byte per parameter]"""
+HOST_BUFFER_FACTOR = 1.5
+"""Pinned buffers and copies on the host: ``additional_buffer_factor`` of DeepSpeed's memory estimators."""
+
+
+def host_bytes_per_node(plan: Plan, request: PlanRequest) -> float:
+    """Host memory that a node needs for the optimizer state offloaded by its GPUs. [byte].
+
+    Notes
+    -----
+    1.5 times (optimizer state + 4 bytes of gradient) of the fullest rank, for each GPU of the node.
+
+    References
+    ----------
+    DeepSpeed runtime/zero/stage3.py, ``estimate_zero3_model_states_mem_needs``.
+    """
+    on_gpu = memory(plan.model_copy(update={"offload": "none"}), request)
+    state = max(float(stage.optimizer_bytes) for stage in on_gpu)
+    gradients = state * HOST_GRADIENT_BYTES / request.framework.memory.optimizer_bytes
+    gpus = min(request.cluster.gpus_per_node, plan.num_gpus)
+    return gpus * HOST_BUFFER_FACTOR * (state + gradients)
+
+
+def _host(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    return {
+        "needed": format_bytes(host_bytes_per_node(plan, request)),
+        "usable": format_bytes(request.cluster.accelerator.host.node_memory_bytes),
+    }
+
+
+@rule(
+    source="DeepSpeed memory estimators: 16 bytes a parameter on the host, times 1.5",
+    field="offload",
+    numbers=_host,
+)
+def offloaded_state_fits_in_host_memory(request: PlanRequest, plan: Plan) -> bool:
+    """The optimizer state that a node's GPUs offload needs {needed} of host memory, the node has {usable}."""
+    if plan.offload != "optimizer" or not has_priceable_stages(plan, request):
+        return True
+    return host_bytes_per_node(plan, request) <= request.cluster.accelerator.host.node_memory_bytes
+
+
+MEMORY_RULES = (every_stage_fits_in_memory, offloaded_state_fits_in_host_memory)

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from toys import tiny_dense, tiny_moe, vary
+from toys import TOY, tiny_dense, tiny_moe, vary
 
 from planner.rules import RULES, Rule, check
 from planner.spec import Plan, PlanRequest, StagePlan
+from planner.spec.cluster import Host
 
 DENSE = tiny_dense()
 MOE = tiny_moe()
@@ -40,6 +41,14 @@ class Example:
     request: PlanRequest = field(default_factory=tiny_dense)
 
 
+def with_accelerator(request: PlanRequest, **changes: Any) -> PlanRequest:
+    return vary(request, cluster={"accelerator": request.cluster.accelerator.model_copy(update=changes)})
+
+
+SMALL_HOST = with_accelerator(DENSE, host=Host(node_memory_bytes=1e6, **TOY))
+AMD = with_accelerator(
+    vary(DENSE, model={"head_dim": 64, "ffn_hidden_size": 512}, cluster={"gpus_per_node": 8}), vendor="amd"
+)
 PIPELINE = {"pipeline_parallel": 2, "schedule": "1f1b"}
 TWO_STAGES = {**PIPELINE, "stages": stages((2,), (2,))}
 
@@ -245,6 +254,11 @@ EXAMPLES = [
             {**PIPELINE, "recompute": "full", "stages": stages((2,), (2,), recompute=(2, 0))},
             {**PIPELINE, "recompute": "full", "stages": stages((2,), (2,), recompute=(2, 1))}, None, "",
             vary(DENSE, limits={"recompute_per_stage": True, "partial_recompute": False})),
+    Example("offloaded_state_fits_in_host_memory", {"zero_stage": 1},
+            {"offload": "optimizer", "zero_stage": 1}, None, "of host memory, the node has 1 MB", SMALL_HOST),
+    # 8 heads of 64 and an MLP of 512: 512 / 4 = 128 is a multiple of 128, 512 / 8 = 64 is not
+    Example("low_precision_widths_are_aligned", {"precision": "mxfp8", "tensor_parallel": 4},
+            {"precision": "mxfp8", "tensor_parallel": 8}, 4, "multiples of 128", AMD),
     Example("every_stage_fits_in_memory", {}, {"micro_batch": 16}, None, "are missing",
             vary(DENSE, cluster={"reserved_hbm_bytes": 16e9 - 1.52e9})),
 ]  # fmt: skip
