@@ -136,6 +136,10 @@ class TimeHabits(BaseModel):
     """Rate of this framework's matrix products over the accelerator's fitted curve."""
     elementwise_factor: float = Field(default=1.0, gt=0)
     """Bytes that elementwise kernels move over the fully fused minimum (eager code moves more)."""
+    compiled_elementwise_factor: float = Field(default=1.0, gt=0)
+    """The same for compiled code."""
+    default_recompute: Literal["none", "selective", "full"] = "none"
+    """What the framework recomputes when nothing is said."""
     weight_gradient_slowdown: float = Field(default=1.05, ge=1)
     """Weight-gradient products over forward ones (fp32 accumulation)."""
     loss_bytes_per_logit: float = 16.0

@@ -1,0 +1,366 @@
+"""Rows of published, measured runs: from one JSON line to a request and a plan.
+
+A row never decides anything by its ``measured`` values: :func:`to_case` is not given them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from planner.catalog import load_cluster, load_model
+from planner.catalog.hardware import described_network
+from planner.cost.stage import stage_order
+from planner.errors import BadInput
+from planner.frameworks import load_framework
+from planner.spec.framework import FrameworkProfile
+from planner.spec.model import Model
+from planner.spec.plan import Plan, Precision, Recompute, Schedule, StagePlan
+from planner.spec.request import PlanRequest
+from planner.spec.workload import Workload
+
+Row = Mapping[str, Any]
+GATED = frozenset({"swiglu", "geglu", "silu"})
+ACTIVATIONS = frozenset({"gelu", "swiglu", "geglu", "relu", "squared_relu", "silu"})
+PRECISIONS: tuple[Precision, ...] = ("nvfp4", "mxfp8", "fp8", "bf16", "fp16", "fp32")
+SHAPE_KEYS = (
+    "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "ffn_hidden_size", "vocab_size",
+    "tied_embeddings", "num_experts", "experts_per_token", "expert_ffn_hidden_size",
+    "shared_expert_ffn_hidden_size", "num_dense_layers", "moe_layer_freq", "q_lora_rank", "kv_lora_rank",
+    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "mtp_depth",
+)  # fmt: skip
+DEFAULT_VOCABULARY = 50257
+"""GPT-2's, where neither the row nor the catalog gives one."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row, ready to be priced."""
+
+    request: PlanRequest
+    plan: Plan
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read a JSON-lines file; a line that is no JSON object becomes a row with an ``unreadable`` reason.
+
+    Raises
+    ------
+    BadInput
+        The file cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadInput(f"cannot read {path}: {problem}") from problem
+    return [_row(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _row(number: int, line: str) -> dict[str, Any]:
+    name = f"line {number}"
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as problem:
+        return {"id": name, "unreadable": f"not JSON: {problem.msg} at column {problem.colno}"}
+    if not isinstance(row, dict):
+        return {"id": name, "unreadable": "not a JSON object"}
+    return {"id": name, **row}
+
+
+def to_case(row: Row) -> Case:
+    """Turn a row into a request and a plan, filling gaps from the catalog and the framework's defaults.
+
+    Raises
+    ------
+    BadInput
+        The row lacks what no default can give, or describes something that is not modelled.
+    """
+    if "unreadable" in row:
+        raise BadInput(row["unreadable"])
+    said, config, cluster = _table(row, "model"), _table(row, "config"), _table(row, "cluster")
+    model = read_model(said)
+    framework = read_framework(row, config)
+    num_gpus = _number(cluster, "num_gpus")
+    machine = _cluster(str(cluster.get("accelerator")), num_gpus, cluster.get("gpus_per_node"), cluster.get("network"))
+    plan = read_plan(config, model, framework, num_gpus)
+    request = PlanRequest(
+        model=model,
+        cluster=machine,
+        workload=Workload(
+            global_batch=_number(config, "global_batch"),
+            seq_length=_number(config, "seq_length", model.seq_length),
+            precisions=(plan.precision,),
+            frozen_weights=_frozen(said, config),
+        ),
+        framework=framework,
+        max_bubble=None,
+        allow_tensor_parallel_across_nodes=True,
+    )
+    return Case(request, plan)
+
+
+def _table(row: Row, key: str) -> Mapping[str, Any]:
+    value = row.get(key)
+    if not isinstance(value, Mapping):
+        raise BadInput(f"the row has no {key} table")
+    return value
+
+
+def _number(table: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = table.get(key)
+    value = default if value is None else value
+    if value is None:
+        raise BadInput(f"{key} is missing")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 1 or value != int(value):
+        raise BadInput(f"{key} must be a positive whole number, not {value!r}")
+    return int(value)
+
+
+@lru_cache(maxsize=256)
+def _cluster(accelerator: str, num_gpus: int, gpus_per_node: int | None, network: str | None) -> Any:
+    per_node = None if gpus_per_node is None else min(int(gpus_per_node), num_gpus)
+    described = described_network(network, gpus_per_node) if network and gpus_per_node else {}
+    return load_cluster(accelerator, num_gpus, per_node, **described)
+
+
+def _frozen(model: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    said = f"{model.get('name', '')} {config.get('finetune', '')}".lower()
+    return "lora" in said.replace("lora_rank", "")
+
+
+def read_model(said: Mapping[str, Any]) -> Model:
+    """Build the model of a row: its own keys first, then the catalog's entry of that name.
+
+    Raises
+    ------
+    BadInput
+        The shape is incomplete, inconsistent, or has layers that are not transformer layers.
+    """
+    attention = str(said.get("attention", ""))
+    if re.search(r"hybrid|mamba|ssm|linear attention", attention, re.IGNORECASE):
+        raise BadInput(f"layers that are not transformer layers are not modelled ({attention})")
+    known = _catalog_entry(str(said.get("name", "")), said.get("hidden_size"))
+    data: dict[str, Any] = {} if known is None else known.model_dump(exclude={"published_parameters", "aliases"})
+    data |= {key: said[key] for key in SHAPE_KEYS if said.get(key) is not None}
+    data |= _latent_from_text(attention)
+    data["name"] = str(said.get("name", "unnamed"))
+    for key in ("num_layers", "hidden_size", "num_heads"):
+        if key not in data:
+            raise BadInput(f"model.{key} is missing and no catalog model is called {data['name']!r}")
+    _fill_shape(data, said, known)
+    try:
+        return Model.model_validate(data)
+    except ValueError as problem:
+        raise BadInput(f"model: {_first_line(problem)}") from problem
+
+
+def _fill_shape(data: dict[str, Any], said: Mapping[str, Any], known: Model | None) -> None:
+    heads, h = data["num_heads"], data["hidden_size"]
+    data.setdefault("num_kv_heads", heads)
+    data.setdefault("head_dim", h // heads)
+    data.setdefault("vocab_size", DEFAULT_VOCABULARY)
+    data.setdefault("ffn_hidden_size", data.get("expert_ffn_hidden_size") or 4 * h)
+    activation = said.get("activation")
+    if activation in ACTIVATIONS:
+        data["activation"] = activation
+    if said.get("gated_mlp") is not None:
+        data["gated_mlp"] = bool(said["gated_mlp"])
+    elif activation is not None:
+        data["gated_mlp"] = activation in GATED
+    elif known is None:
+        data["gated_mlp"] = data["ffn_hidden_size"] != 4 * h
+    if known is None and not data["gated_mlp"]:
+        data.setdefault("tied_embeddings", True)
+        data["learned_positions"] = 2048
+    shared = said.get("num_shared_experts")
+    if shared and not said.get("shared_expert_ffn_hidden_size"):
+        data["shared_expert_ffn_hidden_size"] = shared * data["expert_ffn_hidden_size"]
+    if data.get("dense_layers"):
+        data["dense_layers"] = tuple(i for i in data["dense_layers"] if i < data["num_layers"])
+    if data.get("full_attention_layers"):
+        data["full_attention_layers"] = tuple(i for i in data["full_attention_layers"] if i < data["num_layers"])
+
+
+def _latent_from_text(attention: str) -> dict[str, int]:
+    """Read ``MLA kv_lora 512, qk_nope 128, qk_rope 64, v 128``."""
+    names = {"kv_lora": "kv_lora_rank", "q_lora": "q_lora_rank", "qk_nope": "qk_nope_head_dim",
+             "qk_rope": "qk_rope_head_dim", "v": "v_head_dim"}  # fmt: skip
+    found = re.findall(r"\b(kv_lora|q_lora|qk_nope|qk_rope|v) (\d+)", attention)
+    return {names[name]: int(value) for name, value in found}
+
+
+@lru_cache(maxsize=512)
+def _catalog_entry(name: str, hidden_size: int | None) -> Model | None:
+    """Return the catalog's model of this name, or of its beginning, if the hidden size agrees."""
+    words = re.sub(r"\(.*?\)", " ", name).replace("_", "-").split()
+    for count in range(len(words), 0, -1):
+        for separator in ("-", ""):
+            known = _known_model(separator.join(words[:count]))
+            if known is not None and hidden_size in (None, known.hidden_size):
+                return known
+    return None
+
+
+@lru_cache(maxsize=512)
+def _known_model(name: str) -> Model | None:
+    spellings = dict.fromkeys((name, re.sub(r"^(llama|qwen|gpt)(\d)", r"\1-\2", name, flags=re.IGNORECASE)))
+    for spelling in spellings:
+        if re.fullmatch(r"[\d.]+[bmtBMT]", spelling):
+            continue
+        try:
+            return load_model(spelling)
+        except BadInput:
+            continue
+    return None
+
+
+def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
+    """Return the profile of the row's framework, adapted to the switches that the row states."""
+    name = row.get("framework") or _framework_of_source(str(row.get("source", "")), row)
+    profile = load_framework(str(name))
+    time = profile.time
+    changes: dict[str, Any] = {}
+    if config.get("compile") is True:
+        changes["elementwise_factor"] = min(time.elementwise_factor, time.compiled_elementwise_factor)
+        changes["kernels_per_layer"] = time.kernels_per_layer / 2
+    if config.get("cuda_graph") is True:
+        changes["launch_factor"] = min(time.launch_factor, GRAPH_LAUNCH_FACTOR)
+    if config.get("async_tp") is True:
+        changes["tensor_comm_hidden_fraction"] = max(time.tensor_comm_hidden_fraction, ASYNC_TENSOR_HIDDEN)
+    memory = profile.memory
+    if _predates_fused_attention(row, config, profile):
+        memory = memory.model_copy(update={"fused_attention": False})
+    return profile.model_copy(update={"time": time.model_copy(update=changes), "memory": memory})
+
+
+GRAPH_LAUNCH_FACTOR = 0.1
+"""Host cost of a launch inside a CUDA graph over a plain one (one launch replays many kernels)."""
+ASYNC_TENSOR_HIDDEN = 0.6
+"""Share of tensor-parallel time that micro-pipelined products hide (torchtitan, async TP: 10-17 % of a step)."""
+
+
+def _framework_of_source(source: str, row: Row) -> str:
+    """Name the framework of a row that states none."""
+    text = source.lower()
+    for word, name in (("jax", "maxtext"), ("maxtext", "maxtext"), ("tpu", "maxtext"), ("torchtitan", "torchtitan"),
+                       ("pith", "torchtitan")):  # fmt: skip
+        if word in text:
+            return name
+    if str(_table(row, "cluster").get("accelerator", "")).startswith("tpu"):
+        return "maxtext"
+    return "megatron"
+
+
+def _predates_fused_attention(row: Row, config: Mapping[str, Any], profile: FrameworkProfile) -> bool:
+    """fp16 training with Megatron code is from before FlashAttention came into it (bf16, 2022-2023)."""
+    return config.get("precision") == "fp16" and profile.memory.fused_attention and profile.name == "megatron"
+
+
+def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfile, num_gpus: int) -> Plan:
+    """Build the plan of a row; unstated settings take the framework's defaults.
+
+    Raises
+    ------
+    BadInput
+        The degrees do not multiply to the GPU count, or a value is none that a plan can have.
+    """
+    t, p, c, e = (_number(config, f"{name}_parallel", 1) for name in ("tensor", "pipeline", "context", "expert"))
+    d = _number(config, "data_parallel", max(1, num_gpus // (t * p * c)))
+    b = _number(config, "micro_batch", 1)
+    v = _number(config, "virtual_stages", 1) if p > 1 else 1
+    zero = config.get("zero_stage")
+    zero = (3 if framework.memory.sharded_weights_are_master else 1) if zero is None else int(zero)
+    sequence = config.get("sequence_parallel")
+    recompute, modules, share = _recompute(config.get("recompute"), framework)
+    schedule = _schedule(str(config.get("schedule") or ""), p, v)
+    stages = _stages(model, p, v, schedule, share)
+    try:
+        return Plan(
+            tensor_parallel=t, pipeline_parallel=p, context_parallel=c, expert_parallel=e, data_parallel=d,
+            virtual_stages=v, schedule=schedule,
+            context_parallel_kind=framework.limits.context_parallel_kinds[0],
+            expert_tensor_parallel=_number(config, "expert_tensor_parallel", 1),
+            zero_stage=zero,
+            shard_group_size=_number(config, "shard_group_size", d * c) if zero else 1,
+            sequence_parallel=t > 1 and (framework.memory.fused_attention if sequence is None else bool(sequence)),
+            micro_batch=b,
+            num_microbatches=max(1, round(_number(config, "global_batch") / (d * b))),
+            recompute=recompute, recompute_modules=modules,
+            offload="optimizer" if config.get("cpu_offload") else "none",
+            precision=_precision(str(config.get("precision") or "bf16")),
+            stages=stages,
+        )  # fmt: skip
+    except ValueError as problem:
+        raise BadInput(f"config: {_first_line(problem)}") from problem
+
+
+def _precision(text: str) -> Precision:
+    found = next((name for name in PRECISIONS if name in text.lower()), None)
+    if found is None:
+        raise BadInput(f"precision {text!r} is none of {', '.join(PRECISIONS)}")
+    return found
+
+
+def _schedule(text: str, p: int, v: int) -> Schedule:
+    """Read a schedule's name in any source's spelling."""
+    if p == 1:
+        return "none"
+    said = text.lower().replace("_", "-")
+    spellings: tuple[tuple[str, Schedule], ...] = (
+        ("zb-1p", "zb-h1"), ("zb-h1", "zb-h1"), ("zb-2p", "zb-h2"), ("zb-h2", "zb-h2"), ("zbv", "zb-v"),
+        ("zb-v", "zb-v"), ("dualpipe-v", "dualpipe-v"), ("dualpipev", "dualpipe-v"), ("dualpipe", "dualpipe"),
+        ("gpipe", "gpipe"), ("afab", "gpipe"), ("all-forward", "gpipe"),
+    )  # fmt: skip
+    found = next((name for spelling, name in spellings if spelling in said), None)
+    return found or ("interleaved" if v > 1 else "1f1b")
+
+
+def _recompute(said: Any, framework: FrameworkProfile) -> tuple[Recompute, tuple[str, ...], float]:
+    """Return recompute kind, modules, and the share of layers it covers."""
+    if said is None:
+        said = framework.time.default_recompute
+    text = str(said).lower()
+    if text in ("none", "false", ""):
+        return "none", (), 0.0
+    if text.startswith("selective layer"):
+        return "full", (), 0.5
+    if text.startswith("selective op"):
+        return "selective", ("op",), 1.0
+    if text.startswith(("minimal", "qkv_proj")):
+        return "selective", ("elementwise",), 1.0
+    if text.startswith("selective"):
+        named = re.split(r"[ ,()]+", text.partition(":")[2])
+        known = {"core": "core_attn", "attention": "core_attn"}
+        return "selective", tuple(known.get(name, name) for name in named if name), 1.0
+    return "full", (), 1.0
+
+
+def _stages(model: Model, p: int, v: int, schedule: Schedule, share: float) -> tuple[StagePlan, ...]:
+    """Split layers over stages: evenly, or with embedding and head counted as layers where that is even.
+
+    Returns no stages where the plan's own default (an even spread, everything or nothing recomputed) holds.
+    """
+    chunks = p * v
+    ends = model.num_layers % chunks != 0 and (model.num_layers + 2) % chunks == 0
+    if not ends and share in (0.0, 1.0):
+        return ()
+    base, extra = divmod(model.num_layers, chunks)
+    counts = [base + (index < extra) for index in range(chunks)]
+    if ends:
+        counts = [(model.num_layers + 2) // chunks - (index in (0, chunks - 1)) for index in range(chunks)]
+    held: dict[int, list[int]] = {rank: [0] * v for rank in range(p)}
+    for count, (rank, chunk) in zip(counts, stage_order(schedule, p, v), strict=True):
+        held[rank][chunk] = count
+    return tuple(
+        StagePlan(chunk_layers=tuple(held[rank]), recompute_layers=round(share * sum(held[rank]))) for rank in range(p)
+    )
+
+
+def _first_line(problem: ValueError) -> str:
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return "; ".join(lines[1:3]) if len(lines) > 1 else lines[0]
