@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from planner.cost.stage import with_stages
 from planner.errors import BadInput, did_you_mean
 from planner.request import Question, read_pins
 from planner.spec import Pin, Plan, PlanRequest
@@ -122,7 +125,15 @@ def complete(said: Mapping[str, int | str | bool], request: PlanRequest) -> Plan
     values.setdefault("sequence_parallel", t > 1)
     values.setdefault("precision", request.workload.precisions[0])
     values.setdefault("expert_tensor_parallel", 1)
-    return Plan(**values)
+    return with_stages(_valid_plan(values), request.model)
+
+
+def _valid_plan(values: Mapping[str, Any]) -> Plan:
+    try:
+        return Plan(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{first['loc'][0]} = {first['input']!r}: {first['msg']}") from error
 
 
 def _plain_schedule(pipeline_parallel: int, virtual_stages: int) -> str:

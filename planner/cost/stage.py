@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from planner.cost.terms import Quantity
 from planner.spec.model import LayerKind, Model
-from planner.spec.plan import Plan, Schedule
+from planner.spec.plan import Plan, Schedule, StagePlan
 
 V_SHAPED: frozenset[Schedule] = frozenset({"zb-v", "dualpipe-v"})
 """Schedules whose second chunk runs back over the ranks: rank r holds stages r and 2p-1-r."""
@@ -73,6 +73,20 @@ def chunk_loads(plan: Plan, model: Model) -> list[list[ChunkLoad]]:
             mtp=model.mtp_depth if index == len(order) - 1 else 0,
         )
     return loads
+
+
+def with_stages(plan: Plan, model: Model) -> Plan:
+    """Return the plan with its stages spelled out as ``chunk_loads`` places the layers."""
+    if plan.stages:
+        return plan
+    stages = tuple(
+        StagePlan(
+            chunk_layers=tuple(int(chunk.num_layers) for chunk in chunks),
+            recompute_layers=int(sum(chunk.recompute_layers for chunk in chunks)),
+        )
+        for chunks in chunk_loads(plan, model)
+    )
+    return plan.model_copy(update={"stages": stages})
 
 
 def _layers_by_stage(plan: Plan, model: Model) -> list[int]:
