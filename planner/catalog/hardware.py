@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from planner.catalog.files import find, read_toml, validated
+from planner.catalog.network import fabric_of, load_fabric, parse_network
 from planner.errors import BadInput
 from planner.spec.cluster import Accelerator, Cluster, CollectiveCurve, Link
 
@@ -28,6 +29,8 @@ class ClusterOverrides(TypedDict, total=False):
     """Line rate of the fastest tier per GPU, one direction."""
     nic_bytes_per_s: float
     """Line rate of the network per GPU, one direction."""
+    fabric: str
+    """Kind of network: infiniband, roce, efa, ... (``hardware/networks``)."""
     network_latency_s: float
     network_efficiency: float
     pod_gpus: int
@@ -44,7 +47,8 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
     BadInput
         Unknown name (the nearest one is suggested), or a file that does not describe an accelerator.
     """
-    return _load(str(name_or_path))
+    name = str(name_or_path)
+    return _load(_path(name)) if _is_path(name) else _known(name)
 
 
 def load_cluster(
@@ -98,18 +102,35 @@ def _links(
     domain = _changed(
         tiers[0], group_gpus=overrides.get("domain_gpus"), bytes_per_s=overrides.get("domain_bytes_per_s")
     )
-    network = [
-        _changed(
-            link,
-            bytes_per_s=overrides.get("nic_bytes_per_s"),
-            latency_s=overrides.get("network_latency_s"),
-            efficiency=overrides.get("network_efficiency"),
-        )
-        if link.group_gpus > gpus_per_node
-        else link
-        for link in tiers[1:]
-    ]
+    network = [_network(link, overrides) if link.group_gpus > gpus_per_node else link for link in tiers[1:]]
     return (domain, *_with_spine(network, overrides))
+
+
+def _network(link: Link, overrides: ClusterOverrides) -> Link:
+    """Return a tier between nodes with the fabric and the figures that the user gave."""
+    values: dict[str, Any] = {}
+    if "fabric" in overrides:
+        fabric = load_fabric(overrides["fabric"])
+        values = fabric.model_dump(include={"latency_s", "base_s", "efficiency", "all_to_all_efficiency"})
+        values |= {"source": f"{fabric.name}: {fabric.source}", "origin": fabric.origin}
+    names = {
+        "nic_bytes_per_s": "bytes_per_s",
+        "network_latency_s": "latency_s",
+        "network_efficiency": "efficiency",
+    }
+    given = {field: overrides[key] for key, field in names.items() if key in overrides}  # type: ignore[literal-required]
+    return _changed(link, **{**values, **given})
+
+
+def described_network(text: str | None, gpus_per_node: int) -> ClusterOverrides:
+    """Return the overrides that a free-text description of the network amounts to (possibly none)."""
+    found: ClusterOverrides = {}
+    rate, fabric = parse_network(text, gpus_per_node), fabric_of(text)
+    if rate is not None:
+        found["nic_bytes_per_s"] = rate
+    if fabric is not None:
+        found["fabric"] = fabric
+    return found
 
 
 def _fitted(link: Link, accelerator: Accelerator, num_gpus: int, gpus_per_node: int) -> Link:
@@ -158,8 +179,12 @@ def _changed(link: Link, **values: Any) -> Link:
 
 
 @cache
-def _load(name: str) -> Accelerator:
-    path = _path(name)
+def _known(name: str) -> Accelerator:
+    """Catalog entries do not change while the program runs; the user's own files may."""
+    return _load(_path(name))
+
+
+def _load(path: Path) -> Accelerator:
     data = _merged(path, ())
     for key in CLUSTER_KEYS:
         if key != "gpus_per_node":
@@ -167,13 +192,18 @@ def _load(name: str) -> Accelerator:
     borrowed = data.pop("borrow", {})
     data.setdefault("name", path.stem)
     part = validated(Accelerator, data, str(path))
-    curves = list(part.collectives)
-    if "collectives" in borrowed:
-        own = {(curve.collective, curve.num_ranks) for curve in curves}
-        lent = _load(borrowed["collectives"]).collectives
-        curves += [curve for curve in lent if (curve.collective, curve.num_ranks) not in own]
-    rate = part.links[0].bytes_per_s
+    curves = [*part.collectives, *_borrowed(part, borrowed, str(path))]
+    rate = part.links[0].bytes_per_s if part.links else 0.0
     return part.model_copy(update={"collectives": tuple(_for_link(curve, rate) for curve in curves)})
+
+
+def _borrowed(part: Accelerator, borrow: Any, where: str) -> list[CollectiveCurve]:
+    """Curves of another part for the collectives and group sizes that this one has not measured."""
+    if not isinstance(borrow, dict) or not all(key == "collectives" for key in borrow):
+        raise BadInput(f"{where}: [borrow] may only say collectives = the name of another accelerator")
+    own = {(curve.collective, curve.num_ranks) for curve in part.collectives}
+    lent = [curve for name in borrow.values() for curve in load_accelerator(name).collectives]
+    return [curve for curve in lent if (curve.collective, curve.num_ranks) not in own]
 
 
 def _for_link(curve: CollectiveCurve, bytes_per_s: float) -> CollectiveCurve:
@@ -190,8 +220,11 @@ def _cluster_keys(name: str) -> dict[str, Any]:
 
 
 def _path(name: str) -> Path:
-    is_file = name.endswith(".toml") or "/" in name or "\\" in name
-    return Path(name) if is_file else find("hardware", name)
+    return Path(name) if _is_path(name) else find("hardware", name)
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(".toml") or "/" in name or "\\" in name
 
 
 def _merged(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -208,7 +241,12 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     below.pop("aliases", None)
     below.pop("notes", None)
     below["name"] = path.stem
-    return _overlay(below, data, str(path))
+    merged = _overlay(below, data, str(path))
+    given = {link["name"] for link in data.get("links", ()) if "group_gpus" in link}
+    for link in merged.get("links", ()):
+        if link.get("group_gpus") == below.get("gpus_per_node") and link["name"] not in given:
+            link["group_gpus"] = merged["gpus_per_node"]
+    return merged
 
 
 def _overlay(below: dict[str, Any], data: dict[str, Any], where: str) -> dict[str, Any]:
@@ -239,7 +277,7 @@ def _overlay_table(below: dict[str, Any], data: dict[str, Any], where: str) -> d
 def _overlay_links(below: list[Any], data: Any, where: str) -> list[Any]:
     if not isinstance(data, list) or not all(isinstance(link, dict) and "name" in link for link in data):
         raise BadInput(f"{where}: every [[links]] table needs a name")
-    known = {link["name"]: link for link in below}
+    known = {link["name"]: dict(link) for link in below}
     for link in data:
         known[link["name"]] = _overlay_table(known.get(link["name"], {}), link, where)
     return sorted(known.values(), key=lambda link: float(link.get("group_gpus", 0)))

@@ -34,6 +34,9 @@ TREE_CHUNK_BYTES = 2e6
 Both fitted on the published H100 all-reduce tables for 4 to 1024 nodes, 64 MB to 16 GB
 (NVIDIA dgxc-benchmarking): worst error 13 %."""
 
+DISPATCH_SETUP_S = 40e-6
+"""Exchange of token counts before a dispatch or combine (TensorRT-LLM kernel on GB200: about 40 us)."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -175,16 +178,15 @@ def dispatch_time(
 
     Notes
     -----
-    The copy between nodes and the copy inside overlap; the slower one counts. Inside, the kernels reach the
-    rate of the measured all-to-all curve.
+    The copy between nodes and the copy inside overlap; the slower one counts. The kernels write straight into
+    their peers' memory, so inside a domain they reach the point-to-point rate.
     """
     size, members = _spread(group, cluster)
     inner = np.minimum(members[0], size)
     payload = dispatch_bytes(tokens, hidden_size, experts_per_token, size, bytes_per_element)
-    local = payload * inner / np.maximum(size, 1.0) * np.where(inner > 1, 1.0, 0.0)
-    buffer = local * inner / np.maximum(inner - 1.0, 1.0)
-    time = _domain_time("all_to_all", buffer, inner, cluster)
-    extra: Any = 0.0
+    local = payload * (inner - 1.0) / np.maximum(size - 1.0, 1.0)
+    time: Any = local / _direct_rate(cluster.links[0], inner)
+    extra: Any = DISPATCH_SETUP_S
     for link, block, below in _upper_tiers(cluster, members):
         blocks = np.maximum(1.0, np.ceil(block / below))
         sent = dispatch_bytes(tokens, hidden_size, experts_per_token, blocks, bytes_per_element, max_nodes)
@@ -249,6 +251,12 @@ def _upper_tiers(cluster: Cluster, members: list[Array]) -> list[tuple[Link, Arr
 
 def _rate(link: Link) -> float:
     return link.bytes_per_s * link.efficiency / link.oversubscription
+
+
+def _direct_rate(link: Link, size: Array) -> Array:
+    """Rate of one rank to all its peers at once."""
+    share = (size - 1.0) / max(1, link.group_gpus - 1) if link.is_mesh else 1.0
+    return np.maximum(link.bytes_per_s * link.efficiency * share, 1.0) + 0.0 * size
 
 
 def _sending_rate(link: Link, size: Array) -> Array:
@@ -336,7 +344,9 @@ def _curve_time(
         span = np.log(upper.num_ranks / lower.num_ranks)
         weight = np.clip(np.log(size / lower.num_ranks) / span, 0.0, 1.0)
         time = np.where(size > lower.num_ranks, here ** (1.0 - weight) * there**weight, time)
-    beyond = times[-1] * _factor(op, size) / _factor(op, largest) + (size - largest) * link.latency_s
+    rings = op in ("all_gather", "reduce_scatter")
+    hops = (size - largest) * link.latency_s * LOW_LATENCY_INNER_HOP if rings else 0.0
+    beyond = times[-1] * _factor(op, size) / _factor(op, largest) + hops
     return np.asarray(np.where(size > largest, beyond, time))
 
 

@@ -48,6 +48,8 @@ class AttentionCurve(Sourced):
     head_dims: tuple[int, ...] = (64, 128, 256)
     head_dim_factors: tuple[float, ...] = (0.75, 1.0, 1.0)
     """Rate at each of ``head_dims``, relative to head dim 128."""
+    sustained_fraction: float = Field(default=1.0, gt=0)
+    """Clock under a long run, relative to the burst benchmark."""
     forward_tiles_per_multiprocessor: float = Field(default=2.0, ge=0)
     """Blocks of 128 query rows per multiprocessor below which the rate falls in proportion (0 = never)."""
     backward_tiles_per_multiprocessor: float = Field(default=2.0, ge=0)
@@ -100,6 +102,17 @@ class Link(Sourced):
     torus_axes: int = 0
     torus_wrap_side: int = 4
     """Axes shorter than this have no wrap-around link and take twice the time."""
+
+
+class Fabric(Sourced):
+    """What kind of network joins the nodes: all but the line rate. One file in ``hardware/networks/``."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    latency_s: float = Field(ge=0)
+    base_s: float = Field(ge=0)
+    efficiency: float = Field(gt=0, le=1)
+    all_to_all_efficiency: float = Field(gt=0, le=1)
 
 
 class CollectiveCurve(Sourced):
