@@ -95,7 +95,7 @@ def to_case(row: Row) -> Case:
             global_batch=_number(config, "global_batch"),
             seq_length=_number(config, "seq_length", model.seq_length),
             precisions=(plan.precision,),
-            frozen_weights=_frozen(said, config),
+            frozen_weights=_frozen(row),
         ),
         framework=framework,
         max_bubble=None,
@@ -128,9 +128,11 @@ def _cluster(accelerator: str, num_gpus: int, gpus_per_node: int | None, network
     return load_cluster(accelerator, num_gpus, per_node, **described)
 
 
-def _frozen(model: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    said = f"{model.get('name', '')} {config.get('finetune', '')}".lower()
-    return "lora" in said.replace("lora_rank", "")
+def _frozen(row: Row) -> bool:
+    """Whether adapters are trained: the model's name, the fine-tuning kind or the source's own words say LoRA."""
+    config, model = _table(row, "config"), _table(row, "model")
+    said = [model.get("name"), config.get("finetune"), row.get("source"), row.get("notes")]
+    return any(re.search(r"(?<![a-z])lora(?![a-z_])", str(text), re.IGNORECASE) for text in said)
 
 
 def read_model(said: Mapping[str, Any]) -> Model:
