@@ -59,11 +59,11 @@ def validated(kind: type[T], data: dict[str, Any], where: str) -> T:
         return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "(top level)"
+        key = ".".join(str(part) for part in first["loc"])
         is_unknown = first["type"] == "extra_forbidden"
         hint = did_you_mean(str(first["loc"][-1])[:80], kind.model_fields) if is_unknown else ""
         problem = first["msg"].removeprefix("Value error, ")
-        raise BadInput(f"{where}: {key[:200]}: {problem}{hint}") from error
+        raise BadInput(f"{where}: {key[:200]}{': ' if key else ''}{problem}{hint}") from error
 
 
 @cache

@@ -59,7 +59,7 @@ class Model(BaseModel):
     gated_mlp: bool = True
     tied_embeddings: bool = False
     published_parameters: float | None = Field(default=None, gt=0)
-    """Parameter count that the source states, to check the numbers above against."""
+    """Parameter count stated for the published model, to check the numbers below against."""
 
     sliding_window: int | None = Field(default=None, gt=0)
     """Look-back of windowed layers. [token]"""
