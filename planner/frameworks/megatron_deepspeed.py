@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
-TIME = TimeHabits()
+TIME = TimeHabits(
+    attention_kernel="unfused",
+    tensor_backward_overlaps=False,
+    gradient_sync_overlaps=False,
+    parameter_gather_overlaps=False,
+    elementwise_factor=1.5,
+    pipeline_sends_overlap=False,
+    gradient_reduce_bytes=2.0,
+)
 
 MEMORY = MemoryHabits()
 

@@ -1,0 +1,14 @@
+"""``check``: what is wrong, too big, slow or stale in a launch file, with file and line, and a better plan.
+
+``review(launch, request)`` does everything; ``lint(launch, request)`` returns only the findings;
+``fix(review)`` returns the better plan's files; ``format_findings`` prints for people, machines and GitHub.
+"""
+
+from planner.frameworks.lint.findings import Finding, Severity
+from planner.frameworks.lint.output import FORMATS, format_findings
+from planner.frameworks.lint.review import Review, adopt, fix, lint, model_of, review
+
+__all__ = [
+    "FORMATS", "Finding", "Review", "Severity", "adopt", "fix", "format_findings", "lint", "model_of",
+    "review",
+]  # fmt: skip

@@ -1,0 +1,280 @@
+"""Check one run's files: rules, memory, speed, stale keys, a better plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+
+from planner.errors import BadInput, PlannerError
+from planner.frameworks.files import to_plan, write
+from planner.frameworks.launch import LaunchFile, make_plan
+from planner.frameworks.lint.findings import Finding, finding, place
+from planner.frameworks.lint.silent import not_told
+from planner.frameworks.lint.slow import slow_findings
+from planner.rules import RULES, Violation, check
+from planner.solver.evaluate import evaluate
+from planner.solver.result import Estimate
+from planner.spec.model import Model
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+from planner.units import format_bytes, format_seconds
+
+OWN_WORDS = frozenset(
+    {
+        "every_stage_fits_in_memory",
+        "bubble_stays_within_budget",
+        "tensor_ranks_stay_inside_the_fast_domain",
+        "precision_is_among_the_choices",
+        "ranks_fill_the_cluster",
+    }
+)
+"""Rules that the linter reports in its own words, or that only bind the planner."""
+DEGREES = frozenset(
+    {
+        "tensor_parallel",
+        "context_parallel",
+        "context_parallel_kind",
+        "expert_parallel",
+        "expert_tensor_parallel",
+        "sequence_parallel",
+    }
+)
+"""Fields whose rules can be checked even when the rest makes no plan."""
+WORTH_TELLING = 0.03
+"""Gain of the planner's plan below which the file's own is called good."""
+MOST_VALID = 8
+SCOPES = {statement.name: statement.scope for statement in RULES}
+
+
+@dataclass(frozen=True)
+class Review:
+    """Everything found. ``plan`` and ``estimate`` are None when the settings make no run."""
+
+    findings: tuple[Finding, ...]
+    request: PlanRequest
+    plan: Plan | None = None
+    estimate: Estimate | None = None
+    better: Estimate | None = None
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether the run cannot work as written."""
+        return any(entry.severity == "error" for entry in self.findings)
+
+
+def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | None:
+    """Return the model that a file describes, None when it does not say enough."""
+    said = {
+        key.removeprefix("model."): found.value for key, found in launch.fields.items() if "model." in key
+    }
+    heads, hidden = said.get("num_heads"), said.get("hidden_size")
+    if not heads or not hidden:
+        return None
+    defaults = {
+        "name": name,
+        "source": ", ".join(launch.paths),
+        "num_kv_heads": heads,
+        "head_dim": hidden // heads,
+        "ffn_hidden_size": 4 * hidden,
+        "gated_mlp": False,
+        "activation": "swiglu" if said.get("gated_mlp") else "gelu",
+        "tied_embeddings": True,
+        "seq_length": launch.get("seq_length", 4096),
+    }
+    pattern = launch.get("moe_layers")
+    if isinstance(pattern, list) and 1 in pattern:
+        said["num_dense_layers"] = pattern.index(1)
+    try:
+        return Model(**(defaults | said))
+    except ValidationError:
+        return None
+
+
+def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:
+    """Return the request with the file's own batch, sequence length and number format."""
+    workload = request.workload.model_copy(
+        update={
+            "global_batch": launch.get("global_batch", request.workload.global_batch),
+            "global_batch_max": None
+            if "global_batch" in launch.fields
+            else request.workload.global_batch_max,
+            "seq_length": launch.get("seq_length", request.workload.seq_length),
+        }
+    )
+    return request.model_copy(update={"workload": workload})
+
+
+def lint(launch: LaunchFile, request: PlanRequest) -> list[Finding]:
+    """Return the findings about a launch file, without looking for a better plan.
+
+    Parameters
+    ----------
+    launch
+        What was read from the run's files.
+    request
+        Model and cluster; batch and sequence length of the file replace the request's.
+    """
+    return list(review(launch, request, search_s=0.0).findings)
+
+
+def review(launch: LaunchFile, request: PlanRequest, search_s: float = 20.0) -> Review:
+    """Check a launch file and look for a better plan.
+
+    Parameters
+    ----------
+    search_s
+        Time for the search of a better plan; 0 leaves it out. [s]
+    """
+    asked = adopt(launch, request)
+    findings = [*_stale(launch), *_differences(launch, asked)]
+    here = _on_the_cluster(launch)
+    try:
+        plan = to_plan(here, asked)
+        if "global_batch" not in launch.fields:
+            workload = asked.workload.model_copy(update={"global_batch": plan.global_batch})
+            asked = asked.model_copy(update={"workload": workload})
+        priced = asked.model_copy(update={"workload": _with_precision(asked, plan)})
+        estimate = evaluate(plan, priced)
+    except BadInput as error:
+        at = place(launch, "pipeline_parallel", "tensor_parallel", "micro_batch")
+        findings += [finding(at, "error", "settings-make-a-run", str(error)), *_degrees(launch, asked)]
+        found = _search(asked, search_s)
+        return _done(launch, findings, Review((), asked, None, None, found))
+    findings += [*_broken(launch, estimate), *_memory(launch, priced, estimate)]
+    findings += slow_findings(launch, priced, estimate)
+    return _done(launch, findings, Review((), priced, plan, estimate, _search(priced, search_s)))
+
+
+def fix(result: Review) -> dict[str, str]:
+    """Return the files of the better plan.
+
+    Raises
+    ------
+    BadInput
+        No better plan was found, or the framework cannot express it.
+    """
+    if result.better is None:
+        raise BadInput("there is no better plan to write: none was found in the time given")
+    return write(result.better.plan, result.request)
+
+
+def _on_the_cluster(launch: LaunchFile) -> LaunchFile:
+    """The file without its own word on the number of GPUs: the user's --gpus counts."""
+    fields = {name: found for name, found in launch.fields.items() if name != "num_gpus"}
+    return replace(launch, fields=fields)
+
+
+def _with_precision(request: PlanRequest, plan: Plan) -> object:
+    return request.workload.model_copy(update={"precisions": (plan.precision,)})
+
+
+def _search(request: PlanRequest, search_s: float) -> Estimate | None:
+    if search_s <= 0:
+        return None
+    from planner.solver.solve import solve  # ortools: only when a search is asked for
+
+    try:
+        return solve(request, top=1, time_limit_s=search_s).best
+    except PlannerError:
+        return None
+
+
+def _done(launch: LaunchFile, findings: list[Finding], result: Review) -> Review:
+    findings += _better(launch, result)
+    order = {path: index for index, path in enumerate(launch.paths)}
+    severity = {"error": 0, "warning": 1, "note": 2}
+    findings.sort(key=lambda entry: (order.get(entry.path, 0), severity[entry.severity], entry.line))
+    return replace(result, findings=tuple(findings))
+
+
+def _stale(launch: LaunchFile) -> Iterator[Finding]:
+    for old in launch.deprecated:
+        message = f"{old.found.key} is gone or going in {launch.framework}; write {old.replacement}"
+        yield finding(old.found, "warning", "deprecated-key", message)
+    for setting in launch.unknown:
+        yield finding(setting, "warning", "unknown-key", f"{launch.framework} does not know {setting.key}")
+    for problem in launch.unreadable:
+        yield finding(problem.found, "warning", "unreadable-value", problem.sentence)
+
+
+def _differences(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:
+    for name, setting in launch.fields.items():
+        if name.startswith("model."):
+            ours = getattr(request.model, name.removeprefix("model."), setting.value)
+            if ours != setting.value:
+                message = f"{setting.key} says {setting.value}, {request.model.name} has {ours}"
+                yield finding(setting, "warning", "model-differs", message)
+    if "num_gpus" in launch.fields and launch.get("num_gpus") != request.cluster.num_gpus:
+        message = (
+            f"the files start {launch.get('num_gpus')} ranks, the question says {request.cluster.num_gpus}"
+        )
+        yield finding(launch.fields["num_gpus"], "warning", "gpus-differ", message)
+
+
+def _broken(launch: LaunchFile, estimate: Estimate) -> Iterator[Finding]:
+    for violation in estimate.violations:
+        if violation.rule not in OWN_WORDS:
+            yield _violation(launch, violation)
+
+
+def _degrees(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:
+    """What rules say about the degrees alone, for settings that make no complete plan."""
+    said = {name: launch.get(name) for name in DEGREES if name in launch.fields}
+    for violation in check(make_plan(**said), request):
+        if set(SCOPES.get(violation.rule, ("",))) <= DEGREES:
+            yield _violation(launch, violation)
+
+
+def _violation(launch: LaunchFile, violation: Violation) -> Finding:
+    at = place(launch, violation.field, *SCOPES.get(violation.rule, ()))
+    message = str(violation).removesuffix(".") + not_told(launch.framework, violation.rule)
+    return Finding(at.path, at.line, "error", violation.rule, message, violation.allowed[:MOST_VALID])
+
+
+def _memory(launch: LaunchFile, request: PlanRequest, estimate: Estimate) -> Iterator[Finding]:
+    usable = request.cluster.usable_hbm_bytes
+    over = {rank: float(stage.total) - usable for rank, stage in enumerate(estimate.stages)}
+    full = [rank for rank, missing in over.items() if missing > 0]
+    if not full:
+        return
+    worst = max(full, key=lambda rank: over[rank])
+    terms = sorted(estimate.stages[worst].as_dict().items(), key=lambda term: -term[1])[:3]
+    largest = ", ".join(f"{name.removesuffix('_bytes')} {format_bytes(value)}" for name, value in terms)
+    others = ", ".join(f"{rank} (+{format_bytes(over[rank])})" for rank in full if rank != worst)
+    message = (
+        f"out of memory: pipeline rank {worst} needs {format_bytes(estimate.peak_memory_bytes)} of "
+        f"{format_bytes(usable)}, {round(over[worst])} bytes too much ({largest})"
+    )
+    message += f"; so do ranks {others}" if others else ""
+    yield finding(place(launch, "micro_batch", "recompute"), "error", "out-of-memory", message)
+
+
+def _better(launch: LaunchFile, result: Review) -> Iterator[Finding]:
+    best, now = result.better, result.estimate
+    if best is None:
+        return
+    at = place(launch, "tensor_parallel", "pipeline_parallel")
+    words = _words(best.plan)
+    runs = now is not None and now.fits and not any(entry.rule not in OWN_WORDS for entry in now.violations)
+    if now is None or not runs:
+        message = f"the planner's plan runs, in {format_seconds(best.step_time_s)} a step: {words}"
+        yield finding(at, "note", "better-plan", message)
+        return
+    gain = now.step_time_s / best.step_time_s - 1
+    if gain > WORTH_TELLING:
+        message = (
+            f"the planner's plan takes {format_seconds(best.step_time_s)} instead of "
+            f"{format_seconds(now.step_time_s)} a step ({100 * gain:.0f} % faster): {words}"
+        )
+        yield finding(at, "note", "better-plan", message)
+
+
+def _words(plan: Plan) -> str:
+    return (
+        f"tensor {plan.tensor_parallel}, pipeline {plan.pipeline_parallel} x {plan.virtual_stages} "
+        f"({plan.schedule}), data {plan.data_parallel}, context {plan.context_parallel}, "
+        f"expert {plan.expert_parallel}, ZeRO-{plan.zero_stage}, micro-batch {plan.micro_batch} x "
+        f"{plan.num_microbatches}, recompute {plan.recompute}"
+    )
