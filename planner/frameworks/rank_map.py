@@ -1,56 +1,15 @@
-"""Which global rank is which coordinate: the same order in every framework that the planner writes for.
-
-Megatron (``tp-cp-ep-dp-pp``), torchtitan (``pp, dp_replicate, dp_shard, cp, tp``), DeepSpeed
-(``pipe, data, model``), nanotron (``pp, dp, cp, tp``) and the mesh of the plain PyTorch script all number
-tensor ranks fastest, then context, data and pipeline ranks. Experts are laid over the same ranks of one
-pipeline rank in a grid of their own: expert-tensor fastest, then expert, then expert-data
-(``parallel_state.py``).
-"""
+"""The rank map that accompanies every launch: which global rank is which coordinate, as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 
 from planner.spec.plan import Plan
+from planner.spec.ranks import Coordinate, coordinates, groups
 
-
-@dataclass(frozen=True, slots=True)
-class Coordinate:
-    """Place of one global rank in every group and on the cluster."""
-
-    rank: int
-    node: int
-    local_rank: int
-    tensor: int
-    context: int
-    data: int
-    pipeline: int
-    expert: int
-    expert_tensor: int
-    expert_data: int
-
-
-def coordinates(plan: Plan, gpus_per_node: int) -> Iterator[Coordinate]:
-    """Yield every rank's coordinate, in order of rank."""
-    t, c, d = plan.tensor_parallel, plan.context_parallel, plan.data_parallel
-    etp, ep = plan.expert_tensor_parallel, plan.expert_parallel
-    for rank in range(plan.num_gpus):
-        within = rank % (t * c * d)
-        yield Coordinate(
-            rank=rank,
-            node=rank // gpus_per_node,
-            local_rank=rank % gpus_per_node,
-            tensor=rank % t,
-            context=rank // t % c,
-            data=rank // (t * c) % d,
-            pipeline=rank // (t * c * d),
-            expert=within // etp % ep,
-            expert_tensor=within % etp,
-            expert_data=within // (etp * ep),
-        )
+__all__ = ["Coordinate", "coordinates", "groups", "rank_map_csv"]
 
 
 def rank_map_csv(plan: Plan, gpus_per_node: int) -> str:
@@ -60,18 +19,3 @@ def rank_map_csv(plan: Plan, gpus_per_node: int) -> str:
     writer.writerow(field.name for field in fields(Coordinate))
     writer.writerows(astuple(coordinate) for coordinate in coordinates(plan, gpus_per_node))
     return buffer.getvalue()
-
-
-def groups(plan: Plan, dimension: str) -> list[list[int]]:
-    """Return the ranks of every group along one dimension of ``Coordinate``, in order of first rank.
-
-    ``tensor``, ``context``, ``data`` and ``pipeline`` vary alone; ``expert``, ``expert_tensor`` and
-    ``expert_data`` vary alone within the expert grid.
-    """
-    dense = ("tensor", "context", "data", "pipeline")
-    experts = ("expert", "expert_tensor", "expert_data", "pipeline")
-    others = [name for name in (dense if dimension in dense else experts) if name != dimension]
-    found: dict[tuple[int, ...], list[int]] = {}
-    for coordinate in coordinates(plan, 1):
-        found.setdefault(tuple(getattr(coordinate, name) for name in others), []).append(coordinate.rank)
-    return list(found.values())
