@@ -62,7 +62,8 @@ def test_parts_of_the_published_runs_are_known(name: str) -> None:
 @pytest.mark.parametrize(
     ("alias", "name"),
     [("H100", "h100-sxm-80gb"), ("a100", "a100-sxm-80gb"), ("b200", "b200-sxm-180gb"),
-     ("mi300x", "mi300x-192gb"), ("v5p", "tpu-v5p"), ("gb200", "gb200-nvl72"), ("4090", "rtx-4090"), ("gh200", "gh200-96gb")],
+     ("mi300x", "mi300x-192gb"), ("v5p", "tpu-v5p"), ("gb200", "gb200-nvl72"),
+     ("4090", "rtx-4090"), ("gh200", "gh200-96gb")],
 )  # fmt: skip
 def test_aliases(alias: str, name: str) -> None:
     assert load_accelerator(alias).name == name
