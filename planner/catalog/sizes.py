@@ -16,8 +16,6 @@ ASPECT = 128
 """Hidden width over layers: 128 for Llama 7B, 13B and 8B, 102-130 for 65B, 70B and 405B."""
 MLP_RATIO = 8 / 3
 """MLP width over hidden width of Llama (arXiv:2302.13971, section 2.2)."""
-MULTIPLE_OF = 256
-"""MLP widths are multiples of this, as in Llama's own code."""
 
 
 def parse_size(text: str) -> float | None:
@@ -33,7 +31,8 @@ def sized_model(text: str, parameters: float) -> Model:
     -----
     SwiGLU, rotary positions, no biases, head dim 128 (64 below 1 B), 8 KV heads where the heads divide by 8;
     hidden width on a grid of 1024 and layers in fours (128 and one below 1 B), both as near as they can be to
-    ``hidden / layers = 128`` and ``mlp = 8/3 hidden``; the MLP width, a multiple of 256, takes up the rest.
+    ``hidden / layers = 128`` and ``mlp = 8/3 hidden``; the MLP width, a multiple of 256 as in Llama's code
+    (64 below 1 B), takes up the rest.
     Vocabulary 128,256 (Llama 3) untied; tied below 3 B; 32,000 below 1 B. Sequence 8,192 (4,096 below 1 B).
     """
     if not MIN_PARAMETERS <= parameters <= MAX_PARAMETERS:
@@ -63,7 +62,7 @@ def sized_model(text: str, parameters: float) -> Model:
 def _shape(parameters: float, table_rows: int) -> tuple[int, int, int]:
     """Layers, hidden width and MLP width nearest to Llama's proportions that add up to ``parameters``."""
     large = parameters >= 1e9
-    width_grid, layer_grid, head_dim = (1024, 4, 128) if large else (128, 1, 64)
+    width_grid, mlp_grid, layer_grid, head_dim = (1024, 256, 4, 128) if large else (128, 64, 1, 64)
     middle = (parameters * ASPECT / 10) ** (1 / 3)
     best: tuple[float, tuple[int, int, int]] | None = None
     for hidden in range(width_grid, int(2 * middle) + 2 * width_grid, width_grid):
@@ -73,7 +72,7 @@ def _shape(parameters: float, table_rows: int) -> tuple[int, int, int]:
         layers = max(1, round(hidden / ASPECT / layer_grid)) * layer_grid
         for count in range(max(layer_grid, layers // 2 // layer_grid * layer_grid), 2 * layers, layer_grid):
             rest = parameters - table_rows * hidden - count * attention
-            mlp = round(rest / (3 * hidden * count) / MULTIPLE_OF) * MULTIPLE_OF
+            mlp = round(rest / (3 * hidden * count) / mlp_grid) * mlp_grid
             if mlp <= 0:
                 continue
             error = abs(3 * hidden * count * mlp - rest) / parameters
