@@ -30,8 +30,8 @@ class LayerSaved(Terms):
     residual: Any = 0.0
     """Input of the MLP half: the residual stream after attention."""
     norms: Any = 0.0
-    attention_projections: Any = 0.0
-    """Queries, keys, values."""
+    queries: Any = 0.0
+    keys_values: Any = 0.0
     attention_core: Any = 0.0
     """Output of the attention and its row statistics."""
     attention_scores: Any = 0.0
@@ -61,19 +61,33 @@ class LayerActivations:
     """Largest short-lived buffers of its backward pass beyond what is saved, recomputed parts included."""
 
 
-RECOMPUTE_DROPS: dict[str, tuple[str, ...]] = {
-    "core_attn": ("attention_scores",),
-    "mlp": ("mlp_hidden", "mlp_activation"),
-    "moe": (
-        "routing", "shared_hidden", "shared_activation",
-        "expert_input", "expert_hidden", "expert_activation", "expert_output",
-    ),
-    "moe_act": ("expert_activation",),
-    "shared_experts": ("shared_hidden", "shared_activation"),
-    "layernorm": ("norms",),
-    "mla_up_proj": ("attention_projections",),
+_EXPERT_PARTS = (
+    "routing", "shared_hidden", "shared_activation",
+    "expert_input", "expert_hidden", "expert_activation", "expert_output",
+)  # fmt: skip
+RECOMPUTE_DROPS: dict[str, dict[str, float]] = {
+    "core_attn": {"attention_scores": 1.0},
+    "mlp": {"mlp_hidden": 1.0, "mlp_activation": 1.0},
+    "moe": dict.fromkeys(_EXPERT_PARTS, 1.0),
+    "moe_act": {"expert_activation": 1.0},
+    "shared_experts": {"shared_hidden": 1.0, "shared_activation": 1.0},
+    "layernorm": {"norms": 1.0},
+    "mla_up_proj": {"queries": 1.0, "keys_values": 1.0},
+    "elementwise": {
+        "norms": 1.0, "dropout": 1.0, "mlp_activation": 1.0, "shared_activation": 1.0,
+        "expert_activation": 1.0,
+    },
+    "op": {
+        "norms": 1.0, "dropout": 1.0, "attention_scores": 1.0, "keys_values": 0.5, "mlp_hidden": 0.5,
+        "mlp_activation": 1.0, "shared_hidden": 0.5, "shared_activation": 1.0, "expert_input": 0.5,
+        "expert_hidden": 0.5, "expert_activation": 1.0,
+    },
 }  # fmt: skip
-"""Parts that a selectively recomputed module does not keep (Megatron-Core's module names)."""
+"""Share of each part that a selectively recomputed module does not keep.
+
+Names are Megatron-Core's; ``op`` is torchtitan's per-operator policy (every second matrix product and every
+elementwise result is recomputed, the attention output is kept), ``elementwise`` keeps all matrix products
+(MaxText's minimal policy)."""
 
 
 def tokens_per_micro_batch(setting: Setting, request: PlanRequest) -> Any:
@@ -114,8 +128,11 @@ def _dropped_bytes(saved: LayerSaved, setting: Setting, request: PlanRequest) ->
     if setting.recompute == "full":
         return saved.total - saved.layer_input * request.framework.memory.checkpoint_bytes / 2.0
     modules = setting.recompute_modules or request.framework.memory.selective_modules
-    parts = {part for module in modules for part in RECOMPUTE_DROPS.get(module, ())}
-    return sum((getattr(saved, part) for part in sorted(parts)), 0.0 * saved.layer_input)
+    shares: dict[str, float] = {}
+    for module in modules:
+        for part, share in RECOMPUTE_DROPS.get(module, {}).items():
+            shares[part] = max(share, shares.get(part, 0.0))
+    return sum((share * getattr(saved, part) for part, share in shares.items()), 0.0 * saved.layer_input)
 
 
 def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
@@ -126,7 +143,9 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     copies = 2.0 if habits.activation_style == "unfused" else 1.0
     region = tokens / token_region_divisor(setting)
     heads = model.num_heads / t
-    value_width = heads * (model.v_head_dim if model.is_mla else model.head_dim)
+    value_dim = model.v_head_dim if model.is_mla else model.head_dim
+    key_width = model.qk_nope_head_dim + model.qk_rope_head_dim if model.is_mla else model.head_dim
+    value_width = heads * value_dim
     regrouped = np.where(np.asarray(setting.context_parallel) > 1, 2.0, 0.0) * (
         setting.context_parallel_kind == "all_to_all"
     )
@@ -135,7 +154,8 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
         "layer_input": 2.0 * h * region,
         "residual": 2.0 * h * region,
         "norms": (2.0 if low else 4.0) * h * region,
-        "attention_projections": copies * 2.0 * tokens * _projection_width(model, setting),
+        "queries": copies * 2.0 * tokens * heads * key_width,
+        "keys_values": copies * 2.0 * tokens * (_kv_heads(model, setting) * (key_width + value_dim)),
         "attention_core": tokens * (value_width * ((3.0 if low else 2.0) + regrouped) + 4.0 * heads),
         "attention_scores": tokens * scores,
         "latent": _latent(model, tokens, region),
@@ -143,11 +163,13 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     }
 
 
-def _projection_width(model: Model, setting: Setting) -> Any:
-    heads = model.num_heads / np.asarray(setting.tensor_parallel)
-    if model.is_mla:
-        return heads * (2 * (model.qk_nope_head_dim + model.qk_rope_head_dim) + model.v_head_dim)
-    return (heads + 2 * kv_heads_per_rank(model, setting)) * model.head_dim
+def _kv_heads(model: Model, setting: Setting) -> Any:
+    """Heads with keys and values of their own on a tensor rank: all heads with latent attention."""
+    return (
+        model.num_heads / np.asarray(setting.tensor_parallel)
+        if model.is_mla
+        else kv_heads_per_rank(model, setting)
+    )
 
 
 def _latent(model: Model, tokens: Any, region: Any) -> Any:
@@ -202,13 +224,17 @@ def _backward_transient(kind: LayerKind, setting: Setting, request: PlanRequest)
 
 
 def loss_bytes(setting: Setting, request: PlanRequest) -> Any:
-    """Logits and loss of one micro-batch at the worst moment, on the stage with the head. [byte]."""
+    """Logits and loss of one micro-batch at the worst moment, on the stage with the head. [byte].
+
+    Besides the logits, the gathered input of the head and its gradient before the reduce-scatter are live
+    (2 T h bytes each).
+    """
     habits = request.framework.memory
     vocabulary = padded_vocabulary(request, setting) / setting.tensor_parallel
     tokens = tokens_per_micro_batch(setting, request)
     t = np.asarray(setting.tensor_parallel)
     kept = np.where(np.asarray(setting.num_microbatches) > 1, habits.head_gathered_bytes, 0.0) * (1 - 1 / t)
-    return tokens * (vocabulary * habits.loss_peak_bytes + (2.0 + kept) * request.model.hidden_size)
+    return tokens * (vocabulary * habits.loss_peak_bytes + (4.0 + kept) * request.model.hidden_size)
 
 
 def dummy_gradient_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:

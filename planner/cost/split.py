@@ -49,8 +49,8 @@ def split_by_cost(model: Model, stages: int) -> list[int]:
 
     References
     ----------
-    nanotron ``src/nanotron/models/base.py``: a stage takes blocks until their running cost passes its share; the
-    LM head is a block, the embedding costs nothing.
+    nanotron ``src/nanotron/models/base.py``: a stage takes blocks until their running cost passes its share;
+    the LM head is a block, the embedding costs nothing.
     """
     blocks = [_matrix_elements(model, index) for index in range(model.num_layers)]
     blocks.append(float(model.vocab_size * model.hidden_size))

@@ -159,9 +159,12 @@ def state_bytes(local: LocalParameters, setting: Setting, request: PlanRequest) 
     dense_ranks, expert_ranks = shard_ranks(setting)
     if setting.zero_stage == 0:
         dense_ranks, expert_ranks = 1, 1
-    return _spread(local.dense, dense_ranks, setting, request) + _spread(
+    state = _spread(local.dense, dense_ranks, setting, request) + _spread(
         local.expert, expert_ranks, setting, request
     )
+    if request.workload.frozen_weights:
+        return StateBytes(weights_bytes=state.weights_bytes)
+    return state
 
 
 def keeps_whole_weights(setting: Setting) -> Any:
@@ -171,16 +174,30 @@ def keeps_whole_weights(setting: Setting) -> Any:
 
 def _spread(count: Any, ranks: Any, setting: Setting, request: PlanRequest) -> StateBytes:
     habits, stage = request.framework.memory, setting.zero_stage
-    weight, (gradient, optimizer) = habits.weight_bytes, _precision_bytes(setting, habits)
+    gradient, optimizer = _precision_bytes(setting, habits)
+    weight = _weight_bytes(setting, request)
     synchronised = np.where(np.asarray(setting.data_parallel) * setting.context_parallel > 1, 1.0, 0.0)
-    gradient = gradient + synchronised * habits.bucket_gradient_bytes
+    gradients = gradient + synchronised * habits.bucket_gradient_bytes
     if habits.sharded_weights_are_master:
         return _spread_master(count, ranks, setting, habits)
     return StateBytes(
         weights_bytes=count * weight / (ranks if stage >= 3 else 1),
-        gradients_bytes=count * gradient / (ranks if stage >= 2 else 1),
+        gradients_bytes=count * gradients / (ranks if stage >= 2 else 1),
         optimizer_bytes=count * optimizer / (ranks if stage >= 1 else 1),
     )
+
+
+def _weight_bytes(setting: Setting, request: PlanRequest) -> float:
+    """Bytes of one parameter as kept for computing.
+
+    FP8 primary weights take one byte and, where the tensor cores cannot read a transposed FP8 operand (parts
+    without MXFP8, such as Hopper), a second for the transposed copy.
+    """
+    habits = request.framework.memory
+    if setting.precision not in LOW_PRECISION or habits.fp8_weight_bytes is None:
+        return habits.weight_bytes
+    needs_transpose = "mxfp8" not in request.cluster.accelerator.gemm
+    return habits.fp8_weight_bytes + (1.0 if needs_transpose or setting.precision == "mxfp8" else 0.0)
 
 
 def _precision_bytes(setting: Setting, habits: MemoryHabits) -> tuple[float, float]:

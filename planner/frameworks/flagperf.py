@@ -9,7 +9,13 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits()
 
-MEMORY = MemoryHabits()
+MEMORY = MemoryHabits(
+    # FlagScale runs: Megatron code without fused cross entropy, rotary embedding or SwiGLU.
+    activation_style="unfused",
+    loss_saved_bytes=6.0,
+    loss_peak_bytes=8.0,
+    reported="device",
+)
 
 LIMITS = Limits(
     schedules=("none", "1f1b", "interleaved"),

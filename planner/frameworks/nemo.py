@@ -9,7 +9,14 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits()
 
-MEMORY = MemoryHabits()
+MEMORY = MemoryHabits(
+    # MLPerf and performance recipes: bf16 gradients, FP8 primary weights (fp8_param_gather).
+    gradient_bytes=2.0,
+    fp8_weight_bytes=1.0,
+    loss_saved_bytes=2.0,
+    loss_peak_bytes=2.0,
+    dummy_weight_gradients=True,
+)
 
 LIMITS = Limits(
     schedules=("none", "1f1b", "interleaved"),

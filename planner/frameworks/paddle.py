@@ -9,7 +9,14 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits()
 
-MEMORY = MemoryHabits()
+MEMORY = MemoryHabits(
+    # fp16 (O2): 4 + 16/d with sharding stage 1, 2 + 18/d with stage 2.
+    fp16_gradient_bytes=2.0,
+    fp16_optimizer_bytes=16.0,
+    activation_style="unfused",
+    loss_saved_bytes=6.0,
+    loss_peak_bytes=12.0,
+)
 
 LIMITS = Limits(
     schedules=("none", "1f1b", "interleaved"),

@@ -34,6 +34,8 @@ class Limits(BaseModel):
     """The vocabulary is padded to a multiple of this times tensor_parallel (0: not padded, must divide)."""
     uneven_stages: Literal["even", "ends", "any"] = "any"
     """``even``: layers divide over stages; ``ends``: first and last may differ; ``any``: free layout."""
+    default_split: Literal["even", "cost"] = "even"
+    """How layers are spread when nobody says (``cost.split``)."""
     recompute: tuple[Recompute, ...] = ("none", "selective", "full")
     recompute_per_stage: bool = False
     """Stages may recompute different numbers of layers."""
@@ -59,6 +61,8 @@ class Limits(BaseModel):
     """ZeRO-3 accepts mixture-of-experts models."""
     plain_replication_combines: bool = True
     """ZeRO-0 replicas may be combined with other degrees (torchtitan and accelerate: no)."""
+    sharding_needs_replicas: bool = False
+    """ZeRO over a single rank is refused (accelerate: FSDP with dp_shard x cp = 1)."""
     tied_embeddings_with_pipeline: bool = True
     microbatches_at_least_stages_less_one: bool = False
     """1F1B refuses fewer than p - 1 micro-batches (nanotron)."""
@@ -74,6 +78,8 @@ class MemoryHabits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     weight_bytes: float = 2.0
+    fp8_weight_bytes: float | None = None
+    """With FP8 primary weights (None: 16 bits); a transposed copy is added where it is needed."""
     gradient_bytes: float = 4.0
     optimizer_bytes: float = 12.0
     """fp32 master, momentum, variance."""
@@ -88,8 +94,8 @@ class MemoryHabits(BaseModel):
     loss_peak_bytes: float = 8.0
     """Per logit, at the worst moment."""
     head_gathered_bytes: float = 0.0
-    """Per token and hidden element on the stage with the head, not divided over the tensor ranks, when more than
-    one micro-batch accumulates."""
+    """Per token and hidden element on the stage with the head, not divided over the tensor ranks, when more
+    than one micro-batch accumulates."""
     dummy_weight_gradients: bool = False
     """Transformer Engine keeps one 16-bit tensor per distinct weight shape."""
     activation_style: Literal["fused", "unfused"] = "fused"
@@ -113,9 +119,9 @@ class MemoryHabits(BaseModel):
     bucket_gradient_bytes: float = 0.0
     """A second, 16-bit gradient kept for communication whenever gradients are synchronised."""
     reserved_over_allocated: float = Field(default=1.05, ge=1)
-    context_bytes: float = 1.5e9
+    context_bytes: float = 0.8e9
     """CUDA context and loaded kernels. [byte]"""
-    communicator_bytes: float = 0.5e9
+    communicator_bytes: float = 1.3e9
     """Per live communicator group. [byte]"""
     reported: Literal["allocated", "reserved", "device"] = "allocated"
     """Which figure the framework's own log prints."""
@@ -165,6 +171,13 @@ class TimeHabits(BaseModel):
     """Per element sent to the experts."""
     expert_imbalance: float = Field(default=1.0, ge=1)
     """Load of the busiest expert rank over the mean."""
+
+    attention_efficiency: float = Field(default=1.0, gt=0)
+    """Rate of this framework's attention over the accelerator's curve of that kernel."""
+    gradient_accumulation_bytes: float = Field(default=0.0, ge=0)
+    """Per parameter and micro-batch, where gradients are added up by kernels of their own. [byte]"""
+    microbatch_overhead_s: float = Field(default=0.0, ge=0)
+    """Host time of the engine per micro-batch on a pipeline rank that nothing hides. [s]"""
 
     kernels_per_layer: float = 60.0
     """Launches of one layer's forward pass; the backward pass has twice as many. The host-bound floor."""

@@ -9,7 +9,13 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits()
 
-MEMORY = MemoryHabits()
+MEMORY = MemoryHabits(
+    # The performance recipes reduce gradients in bf16 (grad_reduce_in_fp32 off): 4 + 12/d.
+    gradient_bytes=2.0,
+    loss_saved_bytes=2.0,
+    loss_peak_bytes=2.0,
+    dummy_weight_gradients=True,
+)
 
 LIMITS = Limits(
     schedules=("none", "1f1b", "interleaved"),

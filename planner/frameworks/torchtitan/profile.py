@@ -11,7 +11,16 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits(attention_kernel="fa2")
 
-MEMORY = MemoryHabits(sharded_weights_are_master=True, loss_saved_bytes=6.0, loss_peak_bytes=12.0)
+MEMORY = MemoryHabits(
+    # FSDP2: fp32 shards (16/d), two gathered bf16 units, fp32 gradients of the unit under reduction.
+    sharded_weights_are_master=True,
+    selective_modules=("op",),
+    loss_saved_bytes=6.0,
+    # Compiled fp32 loss: bf16 logits and their gradient, one fp32 copy.
+    loss_peak_bytes=8.0,
+    reserved_over_allocated=1.03,
+    reported="reserved",
+)
 
 LIMITS = Limits(
     schedules=("none", "gpipe", "1f1b", "interleaved", "zb-v", "dualpipe-v"),
