@@ -191,11 +191,13 @@ def _weight_bytes(setting: Setting, request: PlanRequest) -> float:
     """Bytes of one parameter as kept for computing.
 
     FP8 primary weights take one byte and, where the tensor cores cannot read a transposed FP8 operand (parts
-    without MXFP8, such as Hopper), a second for the transposed copy.
+    without MXFP8, such as Hopper), a second for the transposed copy. Frozen weights are transposed anew.
     """
     habits = request.framework.memory
     if setting.precision not in LOW_PRECISION or habits.fp8_weight_bytes is None:
         return habits.weight_bytes
+    if request.workload.frozen_weights:
+        return habits.fp8_weight_bytes
     needs_transpose = "mxfp8" not in request.cluster.accelerator.gemm
     return habits.fp8_weight_bytes + (1.0 if needs_transpose or setting.precision == "mxfp8" else 0.0)
 

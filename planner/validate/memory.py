@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from planner.cost.memory import memory
 from planner.cost.terms import Memory
 from planner.spec.framework import MemoryHabits
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
 from planner.units import GB, GIB
 
 GIB_SOURCES = ("simumax", "nanotron", "h200_202506")
@@ -39,3 +42,37 @@ def compared_memory(stages: Sequence[Memory], row: Mapping[str, Any], habits: Me
         for one in stages
     ]
     return figures[0] if habits.reported_rank == "first" else max(figures)
+
+
+MODULES = ("mlp", "moe_act", "mla_up_proj", "layernorm")
+"""Modules that the published Megatron recipes recompute selectively."""
+
+
+def least_recompute(plan: Plan, request: PlanRequest) -> Plan:
+    """Return the plan with the least recompute that fits, for a row that does not state its recompute.
+
+    The recipes behind published tables turn on what their memory needs and often do not say so. Tried in
+    order: as read, selective (:data:`MODULES`), full. A plan that fits nowhere stays as it was read.
+    """
+    for recompute, modules in (
+        (plan.recompute, plan.recompute_modules),
+        ("selective", MODULES),
+        ("full", ()),
+    ):
+        stages = tuple(
+            stage
+            if recompute == plan.recompute
+            else stage.model_copy(update={"recompute_layers": stage.layers})
+            for stage in plan.stages
+        )
+        changes = {"recompute": recompute, "recompute_modules": modules, "stages": stages}
+        candidate = plan.model_copy(update=changes)
+        if max(float(one.total) for one in memory(candidate, request)) <= request.cluster.usable_hbm_bytes:
+            return candidate
+    return plan
+
+
+def states_recompute(row: Mapping[str, Any]) -> bool:
+    """Whether the row's source itself says what is recomputed."""
+    assumed = any("recompute" in str(entry) for entry in row.get("assumed") or ())
+    return (row.get("config") or {}).get("recompute") is not None and not assumed

@@ -10,7 +10,19 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits()
 
-MEMORY = MemoryHabits()
+MEMORY = MemoryHabits(
+    # fp32 parameters and moments (4 + 8), sharded; bf16 gradients; XLA scans over layers, so that one gathered
+    # layer is live, and fuses the loss, so that only the bf16 logits and part of their gradient are.
+    sharded_weights_are_master=True,
+    gradient_bytes=2.0,
+    loss_saved_bytes=2.0,
+    loss_peak_bytes=3.0,
+    gathered_units=1.0,
+    reduced_units=0.5,
+    reserved_over_allocated=1.0,
+    context_bytes=0.3e9,
+    communicator_bytes=0.0,
+)
 
 LIMITS = Limits(
     schedules=("none", "gpipe", "interleaved"),
