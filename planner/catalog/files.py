@@ -23,6 +23,14 @@ def folder(kind: str) -> Path:
     return installed if installed.is_dir() else PACKAGE.parent / kind
 
 
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there; a path that no file system takes is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def read_text(path: Path) -> str:
     """Read a user's text file.
 
@@ -40,7 +48,8 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 text (byte {error.start})") from error
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"cannot read {str(path)[:300]}: {reason}") from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:

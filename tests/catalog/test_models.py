@@ -134,6 +134,8 @@ def test_absurd_size_is_refused(size: str) -> None:
         ("nowhere.toml", ["nowhere.toml is not a file"]),
         ("org/unheard-of", ["unknown model 'org/unheard-of'"]),
         ("a\0b.json", ["not a file"]),
+        ("b" * 5000 + ".json", ["cannot read"]),
+        ("b" * 5000 + ".toml", ["cannot read"]),
     ],
 )
 def test_unknown_model_is_one_sentence(name: str, words: list[str]) -> None:
@@ -143,6 +145,15 @@ def test_unknown_model_is_one_sentence(name: str, words: list[str]) -> None:
     assert all(word in message for word in words)
     assert "\n" not in message
     assert len(message) < 400
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(max_size=30))
+def test_any_name_gives_a_model_or_one_sentence(name: str) -> None:
+    try:
+        assert total_parameters(load_model(name)) > 0
+    except BadInput as error:
+        assert "\n" not in str(error)
 
 
 SMALL = """

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from planner.catalog import load_model
+from planner.catalog.huggingface import READERS
 from planner.cost.parameters import total_parameters
 
 torch = pytest.importorskip("torch", reason="exact counts need the models-test extra (torch, transformers)")
@@ -51,3 +52,62 @@ def test_there_are_enough_configurations() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_total_equals_transformers(path: Path) -> None:
     assert total_parameters(load_model(path)) == reference_count(json.loads(path.read_text()))
+
+
+SMALL = {
+    "num_hidden_layers": 4, "hidden_size": 1536, "n_layer": 4, "n_embd": 1536, "n_layers": 4, "d_model": 1536,
+    "num_attention_heads": 24, "num_key_value_heads": 8, "n_head": 24, "n_heads": 24,
+    "num_experts_per_tok": 2, "pad_token_id": 0,
+}  # fmt: skip
+"""Keys of all families side by side: each class takes its own and keeps its defaults for the rest."""
+
+NOT_BUILT_ALONE = {"dbrx", "kimi_k2", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"}
+"""Not causal models of their own in transformers; its DBRX cannot be built from defaults."""
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((kind, {}) for kind in sorted(set(READERS) - NOT_BUILT_ALONE)),
+    *((kind, {"attention_bias": True}) for kind in (
+        "llama", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2", "olmo3", "cohere", "cohere2",
+        "granite", "nemotron", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared", "llama4_text",
+        "deepseek_v2", "deepseek_v3", "glm4_moe",
+    )),
+    ("llama", {"mlp_bias": True, "tie_word_embeddings": True, "head_dim": 32}),
+    ("granite", {"mlp_bias": True}),
+    ("nemotron", {"mlp_bias": True}),
+    ("mistral", {"head_dim": 32, "tie_word_embeddings": True}),
+    ("gemma2", {"tie_word_embeddings": False}),
+    ("qwen2_moe", {"decoder_sparse_step": 2, "qkv_bias": False}),
+    ("qwen2_moe", {"mlp_only_layers": [0, 3]}),
+    ("qwen3_moe", {"decoder_sparse_step": 3, "mlp_only_layers": [2], "head_dim": 128}),
+    ("cohere", {"use_qk_norm": True}),
+    ("deepseek_v2", {"q_lora_rank": None, "attention_bias": True, "first_k_dense_replace": 2}),
+    ("deepseek_v3", {"q_lora_rank": None, "n_shared_experts": 3, "first_k_dense_replace": 4}),
+    ("glm4_moe", {"use_qk_norm": True, "first_k_dense_replace": 2, "head_dim": 64}),
+    ("llama4_text", {"interleave_moe_layer_step": 2}),
+    ("llama4_text", {"moe_layers": [0, 3]}),
+    ("granitemoeshared", {"shared_intermediate_size": 512}),
+    ("gpt_oss", {"attention_bias": False}),
+    ("gpt_neox", {"attention_bias": False, "tie_word_embeddings": True}),
+    ("gpt2", {"n_inner": 1000, "tie_word_embeddings": False}),
+    ("opt", {"enable_bias": False}),
+    ("opt", {"layer_norm_elementwise_affine": False, "max_position_embeddings": 100}),
+    ("starcoder2", {"use_bias": False}),
+    ("falcon", {"bias": True}),
+    ("falcon", {"multi_query": False, "parallel_attn": False, "bias": True}),
+    ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 8, "bias": True}),
+    ("falcon", {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "ffn_hidden_size": 512}),
+    ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 8, "num_ln_in_parallel_attn": 2}),
+    ("bloom", {"tie_word_embeddings": False}),
+    ("dbrx", {
+        "attn_config": {"kv_n_heads": 6, "rope_theta": 10000},
+        "ffn_config": {"moe_num_experts": 3, "ffn_hidden_size": 64},
+    }),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "changes"), VARIANTS)
+def test_defaults_and_switches_equal_transformers(kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    data = {"model_type": kind, **SMALL, **changes}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(data))
+    assert total_parameters(load_model(path)) == reference_count(data)

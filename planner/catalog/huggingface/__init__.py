@@ -70,7 +70,7 @@ def read_config(path: Path) -> Model:
     BadInput
         Not a readable JSON object, an unknown architecture, or a key that is missing or has a wrong value.
     """
-    file = path / "config.json" if path.is_dir() else path
+    file = path / "config.json" if files.is_folder(path) else path
     config = _text_part(Config(file, _read_json(file)))
     fields = READERS[config.text("model_type")](config)
     name = _name(config, file)

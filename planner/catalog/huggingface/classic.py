@@ -34,6 +34,7 @@ def gpt_neox(c: Config) -> dict[str, Any]:
     defaults = Defaults(vocab=50432, mlp=24576, heads=64, positions=2048, activation="gelu", gated=False)
     parallel = c.flag("use_parallel_residual", True)
     shape = decoder(c, defaults) | biases(c, "attention_bias", True)
+    shape["num_kv_heads"] = shape["num_heads"]
     return shape | {"mlp_bias": True, "parallel_block": parallel} | _LAYER_NORM
 
 

@@ -112,9 +112,7 @@ def deepseek_v3(c: Config) -> dict[str, Any]:
 
 def glm4_moe(c: Config) -> dict[str, Any]:
     """GLM-4.5: DeepSeek's experts with grouped attention."""
-    shape = decoder(
-        c, Defaults(vocab=151552, mlp=10944, heads=96, kv_heads=8, head_dim=128, positions=131072)
-    )
+    shape = decoder(c, Defaults(vocab=151552, mlp=10944, heads=96, kv_heads=8, positions=131072))
     norms = {"query_key_norm": "head" if c.flag("use_qk_norm", False) else "none"}
     depth = c.count("num_nextn_predict_layers", c.count("num_mtp_layers", 1, minimum=0), minimum=0)
     return (
