@@ -1,1 +1,42 @@
-"""."""
+"""The solver: ``solve`` finds and proves the best plans, ``evaluate`` prices one. ortools loads inside ``solve``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planner.solver.evaluate import evaluate
+from planner.solver.result import Estimate, PlanResult
+
+if TYPE_CHECKING:
+    from planner.solver.search import OnPlan
+    from planner.spec.request import PlanRequest
+
+
+def solve(
+    request: PlanRequest,
+    top: int = 5,
+    time_limit_s: float = 60.0,
+    workers: int | None = None,
+    on_plan: OnPlan | None = None,
+) -> PlanResult:
+    """Find the best plans of a request, best first, and prove that none is better.
+
+    Parameters
+    ----------
+    top
+        Plans to return; each differs from those before it in what a person would call a different plan.
+    time_limit_s
+        Search time after which the best plans so far are returned with their gap. [s]
+    workers
+        Threads of CP-SAT; the machine's cores when None. The answer does not depend on it.
+    on_plan
+        Called with each improved best plan and the seconds since the start.
+    """
+    import os
+
+    from planner.solver.search import Search
+
+    return Search(request, top, time_limit_s, workers or os.cpu_count() or 1, on_plan).run()
+
+
+__all__ = ["Estimate", "PlanResult", "evaluate", "solve"]

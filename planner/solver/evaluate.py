@@ -1,0 +1,93 @@
+"""The price of one plan, legal or not: the cost module's word, with the rules that the plan breaks.
+
+The solver's objective is this function's step time; nothing here imports ortools.
+"""
+
+from __future__ import annotations
+
+from planner.cost.flops import mfu
+from planner.cost.memory import memory
+from planner.cost.stage import with_stages
+from planner.cost.step import step_time
+from planner.cost.terms import Memory
+from planner.rules import check
+from planner.rules.memory import has_priceable_stages
+from planner.rules.rule import Rule
+from planner.rules.stages import STAGE_RULES
+from planner.errors import BadInput
+from planner.solver.result import Estimate
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+
+ERROR_BAND_PCT = {"measured": 8.0, "fitted": 8.0, "vendor": 15.0, "assumed": 20.0}
+"""Expected error of the step time by the weakest origin among the accelerator's speed tables; set from the
+median (measured, fitted) and upper-quartile errors of ``validate`` on published runs."""
+
+
+def evaluate(plan: Plan, request: PlanRequest) -> Estimate:
+    """Price one plan under a request.
+
+    Parameters
+    ----------
+    plan
+        Any plan whose stages, if given, match its pipeline and hold the model's layers. Broken rules are
+        reported in ``violations`` and do not stop the pricing.
+
+    Returns
+    -------
+    Estimate
+        Step time and memory by term, broken rules, throughput per GPU that the plan occupies.
+
+    Raises
+    ------
+    BadInput
+        The stages do not match the pipeline or the model, so there is nothing to price.
+    """
+    plan = with_stages(plan, request.model)
+    if not has_priceable_stages(plan, request):
+        raise BadInput(_shape_sentence(plan, request))
+    time = step_time(plan, request)
+    stages = memory(plan, request)
+    step_s = float(time.total)
+    tokens_per_s_per_gpu = plan.global_batch * request.workload.seq_length / step_s / plan.num_gpus
+    return Estimate(
+        plan=plan,
+        time=time,
+        stages=stages,
+        violations=check(plan, request),
+        fits=_peak(stages) <= request.cluster.usable_hbm_bytes,
+        tokens_per_s_per_gpu=tokens_per_s_per_gpu,
+        mfu=mfu(
+            request.model, request.workload.seq_length, tokens_per_s_per_gpu, _peak_flop_per_s(plan, request)
+        ),
+        error_band_pct=_error_band_pct(request),
+        notes=_notes(plan, request),
+    )
+
+
+def _peak(stages: tuple[Memory, ...]) -> float:
+    return max(float(stage.total) for stage in stages)
+
+
+def _peak_flop_per_s(plan: Plan, request: PlanRequest) -> float:
+    """Dense peak of the plan's number format; of the first one listed where the accelerator lacks it."""
+    peaks = request.cluster.accelerator.compute.peak_flop_per_s
+    return peaks.get(plan.precision) or next(iter(peaks.values()))
+
+
+def _shape_sentence(plan: Plan, request: PlanRequest) -> str:
+    broken: list[Rule] = [rule for rule in STAGE_RULES[:2] if not rule.admits(plan, request)]
+    return f"{broken[0].broken_sentence(plan, request)}."
+
+
+def _error_band_pct(request: PlanRequest) -> float:
+    accelerator = request.cluster.accelerator
+    tables = [*accelerator.gemm.values(), *accelerator.attention.values(), *request.cluster.links]
+    return max(ERROR_BAND_PCT[table.origin] for table in tables)
+
+
+def _notes(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+    idle = request.cluster.num_gpus - plan.num_gpus
+    if idle <= 0:
+        return ()
+    return (f"{idle} of {request.cluster.num_gpus} GPUs stay idle.",)

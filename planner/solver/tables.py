@@ -1,0 +1,155 @@
+"""Prices of parts of settings, many at once: vectorised calls of the cost module over tables of settings.
+
+Letters: L layers, W seconds of one micro-batch through all layers and both ends, p pipeline ranks, m
+micro-batches, t, c, d, b as in a plan. Steady work of a step is m W / p = B t c W / (N b): it depends on the
+fields of ``Space.work`` alone, which is why those are priced first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.cost.layer_comm import PAIRED_SCHEDULES
+from planner.cost.setting import Settings
+from planner.cost.step import unit_times
+from planner.cost.work import LayerTime
+from planner.solver.space import Codes, Rows
+from planner.spec.model import LayerKind
+from planner.spec.request import PlanRequest
+
+Floats = npt.NDArray[np.float64]
+CATEGORIES = ("context_parallel_kind", "recompute", "precision", "schedule", "zero_stage", "offload")
+"""Fields of which a ``Settings`` holds one value for all its candidates."""
+
+
+def settings_by_category(
+    rows: Rows, vary: tuple[str, ...] = CATEGORIES, **fixed: Any
+) -> Iterator[tuple[Codes, Settings]]:
+    """Cut rows into groups that share the categories in ``vary``, each as one ``Settings``.
+
+    Yields the rows' indices beside it. Categories left out of ``vary`` take the value of the group's first
+    row unless ``fixed``; only leave out what the price at hand does not read.
+    """
+    key = rows.key([field for field in vary if field in rows.codes])
+    for value in np.unique(key):
+        chosen = np.flatnonzero(key == value)
+        part = rows.take(chosen)
+        fields: dict[str, Any] = {
+            field: part.values(field) for field in part.codes if field not in CATEGORIES
+        }
+        fields |= {field: part.values(field)[0].item() for field in part.codes if field in CATEGORIES}
+        yield chosen, Settings(**(fields | fixed))
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Seconds of one micro-batch by phase, one entry a row."""
+
+    forward: Floats
+    backward_input: Floats
+    backward_weight: Floats
+    recompute: Floats
+
+    @classmethod
+    def zeros(cls, length: int) -> Self:
+        """Nothing to do, in every row."""
+        return cls(*(np.zeros(length) for _ in range(4)))
+
+    @property
+    def total(self) -> Floats:
+        """All phases without recompute."""
+        return self.forward + self.backward_input + self.backward_weight
+
+    def put(self, chosen: Codes, time: LayerTime) -> None:
+        """Enter the prices of some rows."""
+        self.forward[chosen] = time.forward.total
+        self.backward_input[chosen] = time.backward_input.total
+        self.backward_weight[chosen] = time.backward_weight.total
+        self.recompute[chosen] = time.recompute.total
+
+    def take(self, chosen: npt.NDArray[Any]) -> Phases:
+        """The entries of some rows."""
+        return Phases(
+            self.forward[chosen], self.backward_input[chosen],
+            self.backward_weight[chosen], self.recompute[chosen],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WorkTimes:
+    """Phases of one layer of each kind and of the two ends of the model (the MTP modules stand at the last)."""
+
+    layers: dict[LayerKind, Phases]
+    first: Phases
+    last: Phases
+    counts: dict[LayerKind, int]
+    """Layers of each kind in the model."""
+
+    def take(self, chosen: npt.NDArray[Any]) -> WorkTimes:
+        """The entries of some rows."""
+        layers = {kind: phases.take(chosen) for kind, phases in self.layers.items()}
+        return WorkTimes(layers, self.first.take(chosen), self.last.take(chosen), self.counts)
+
+    @property
+    def layer_seconds(self) -> Floats:
+        """All layers together, without recompute. [s]"""
+        return np.sum([self.counts[kind] * phases.total for kind, phases in self.layers.items()], axis=0)
+
+    @property
+    def recompute_seconds(self) -> Floats:
+        """Recomputing all layers. [s]"""
+        return np.sum([self.counts[kind] * phases.recompute for kind, phases in self.layers.items()], axis=0)
+
+    @property
+    def ends_seconds(self) -> Floats:
+        """Both ends together. [s]"""
+        return self.first.total + self.last.total
+
+
+def work_times(rows: Rows, request: PlanRequest) -> WorkTimes:
+    """Price layers and ends for every row.
+
+    Notes
+    -----
+    Without a schedule in the rows, the one that hides most is assumed, and without a ZeRO stage the one that
+    communicates least in a micro-batch (0 or 1): both make the price a lower bound of every completion of the row.
+    """
+    counts = Counter(request.model.layer_kinds)
+    layers = {kind: Phases.zeros(len(rows)) for kind in counts}
+    first, last = Phases.zeros(len(rows)), Phases.zeros(len(rows))
+    fixed = {} if "schedule" in rows.codes else {"schedule": _most_hiding(request)}
+    for chosen, setting in settings_by_category(rows, **fixed):
+        units = unit_times(setting, request)
+        for kind, phases in layers.items():
+            phases.put(chosen, units.layers[kind])
+        first.put(chosen, units.embedding)
+        last.put(chosen, units.head + units.mtp * request.model.mtp_depth)
+    return WorkTimes(layers, first, last, dict(counts))
+
+
+def _most_hiding(request: PlanRequest) -> str:
+    paired = [schedule for schedule in request.framework.limits.schedules if schedule in PAIRED_SCHEDULES]
+    return paired[0] if paired else "none"
+
+
+def steady_seconds(rows: Rows, work: WorkTimes, request: PlanRequest) -> Floats:
+    """Lower bound of the step time of every completion of work rows. [s]
+
+    Notes
+    -----
+    The busiest rank of any layout works at least the mean, m W / p per step, and m / p = B' t c / (N' b) with
+    the batch B' and GPUs N' that the completion uses: at least the smallest batch over all GPUs.
+    Recompute counts when every layer has to be recomputed; where a part will do it may be nothing.
+    """
+    seconds = work.layer_seconds + work.ends_seconds
+    if not request.framework.limits.partial_recompute:
+        seconds = seconds + work.recompute_seconds
+    replicas = rows.values("tensor_parallel") * rows.values("context_parallel")
+    share = request.workload.global_batch * replicas / request.cluster.num_gpus / rows.values("micro_batch")
+    return np.asarray(share * seconds)
