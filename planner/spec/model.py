@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Activation = Literal["gelu", "swiglu", "geglu", "relu", "squared_relu", "silu"]
+GATED_ACTIVATIONS = ("swiglu", "geglu")
 Norm = Literal["rms", "layer"]
 QueryKeyNorm = Literal["none", "head", "full"]
 
@@ -57,6 +58,7 @@ class Model(BaseModel):
     """Sequence length of pre-training; used when the user gives none. [token]"""
     activation: Activation = "swiglu"
     gated_mlp: bool = True
+    """The MLP has two input matrices; follows from ``activation`` when absent, and the other way round."""
     tied_embeddings: bool = False
     published_parameters: float | None = Field(default=None, gt=0)
     """Parameter count stated for the published model, to check the numbers below against."""
@@ -111,8 +113,22 @@ class Model(BaseModel):
     embedding_norm: bool = False
     """A norm follows the token embedding (BLOOM)."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_mlp(cls, data: Any) -> Any:
+        """Where only one of ``activation`` and ``gated_mlp`` is given, the other follows."""
+        if not isinstance(data, dict):
+            return data
+        if "gated_mlp" not in data and "activation" in data:
+            return {**data, "gated_mlp": data["activation"] in GATED_ACTIVATIONS}
+        if data.get("gated_mlp") is False and "activation" not in data:
+            return {**data, "activation": "gelu"}
+        return data
+
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        if not self.gated_mlp and self.activation in GATED_ACTIVATIONS:
+            raise ValueError(f"activation {self.activation} needs a gated MLP, and gated_mlp is false")
         if not self.is_mla and self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"

@@ -193,6 +193,7 @@ def test_folder_with_a_config(tmp_path: Path) -> None:
         ({}, 2048, False),
         ({"max_position_embeddings": 4096}, 4096, False),
         ({"max_position_embeddings": 131072}, 8192, True),
+        ({"max_position_embeddings": 10**9}, 8192, True),
         (
             {"max_position_embeddings": 131072, "rope_scaling": {"original_max_position_embeddings": 4096}},
             4096,

@@ -178,6 +178,26 @@ def test_own_toml_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("extra", "activation", "gated"),
+    [
+        ("", "swiglu", True),
+        ('activation = "gelu"', "gelu", False),
+        ('activation = "geglu"', "geglu", True),
+        ("gated_mlp = false", "gelu", False),
+        ('activation = "squared_relu"\ngated_mlp = false', "squared_relu", False),
+        ('activation = "relu"\ngated_mlp = true', "relu", True),
+    ],
+)
+def test_gate_and_activation_follow_each_other(
+    extra: str, activation: str, gated: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(SMALL + extra)
+    model = load_model(path)
+    assert (model.activation, model.gated_mlp) == (activation, gated)
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("name = ", ["Invalid value"]),
@@ -190,6 +210,7 @@ def test_own_toml_file(tmp_path: Path) -> None:
             ["num_heads 2 is not a multiple of num_kv_heads 3"],
         ),
         (SMALL.replace('name = "mine"', ""), ["name", "required"]),
+        (SMALL + 'activation = "swiglu"\ngated_mlp = false', ["swiglu needs a gated MLP"]),
         (SMALL + "num_experts = 4", ["experts_per_token 0"]),
         (SMALL + "num_experts = 4\nexperts_per_token = 1", ["expert_ffn_hidden_size"]),
         (SMALL + "kv_lora_rank = 4", ["qk_nope_head_dim"]),

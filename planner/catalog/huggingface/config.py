@@ -34,8 +34,8 @@ class Config:
         """Whether the key is present and not null."""
         return self.data.get(key) is not None
 
-    def count(self, key: str, default: int | None = None, minimum: int = 1) -> int:
-        """Return a whole number of at least ``minimum``; ``default`` when absent, an error without one."""
+    def count(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = MAX_WIDTH) -> int:
+        """Return a whole number within bounds; ``default`` when absent, an error without one."""
         value = self.data.get(key)
         if value is None:
             if default is None:
@@ -43,8 +43,8 @@ class Config:
             return default
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(key, f"must be a whole number, not {_shown(value)}")
-        if not minimum <= value <= MAX_WIDTH:
-            raise self.error(key, f"must be between {minimum} and {MAX_WIDTH}, not {_shown(value)}")
+        if not minimum <= value <= maximum:
+            raise self.error(key, f"must be between {minimum} and {maximum}, not {_shown(value)}")
         return value
 
     def flag(self, key: str, default: bool) -> bool:

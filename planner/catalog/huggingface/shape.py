@@ -10,6 +10,9 @@ from planner.catalog.huggingface.config import Config
 MAX_SEQ_LENGTH = 8192
 """Training sequence assumed when a config only states how far its positions reach."""
 
+MAX_POSITIONS = 10**12
+"""Far above any stated context length (Llama 4 Scout: 10 M)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
@@ -68,7 +71,7 @@ def seq_length(c: Config, key: str, default: int) -> int:
         part = c.part(scaling)
         if part.has("original_max_position_embeddings"):
             return part.count("original_max_position_embeddings")
-    return min(c.count(key, default), MAX_SEQ_LENGTH)
+    return min(c.count(key, default, maximum=MAX_POSITIONS), MAX_SEQ_LENGTH)
 
 
 def biases(c: Config, key: str, default: bool, output: bool = True) -> dict[str, bool]:
