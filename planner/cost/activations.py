@@ -17,7 +17,6 @@ import numpy as np
 from planner.cost.setting import Setting
 from planner.cost.states import LOW_PRECISION, kv_heads_per_rank, padded_vocabulary
 from planner.cost.terms import Terms
-from planner.spec.framework import MemoryHabits
 from planner.spec.model import LayerKind, Model
 from planner.spec.request import PlanRequest
 
@@ -247,8 +246,4 @@ def dummy_gradient_bytes(kind: LayerKind, setting: Setting, request: PlanRequest
     width = model.ffn_hidden_size / t
     if kind.moe:
         width = model.expert_ffn_hidden_size / np.asarray(setting.expert_tensor_parallel)
-    return 2.0 * (attention + (gate + 1) * h * width) * _enabled(request.framework.memory)
-
-
-def _enabled(habits: MemoryHabits) -> float:
-    return 1.0 if habits.dummy_weight_gradients else 0.0
+    return 2.0 * (attention + (gate + 1) * h * width)

@@ -154,9 +154,10 @@ def _gathered_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> 
 def _framework_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
     """Stand-ins for weight gradients and buffers of pipeline messages."""
     habits = request.framework.memory
-    dummies = [dummy_gradient_bytes(kind, setting, request) for kind in load.layers]
-    dummy = reduce(np.maximum, dummies, 0.0)
-    if habits.dummy_weight_gradients:
+    dummy: Any = 0.0
+    if habits.dummy_weight_gradients and not request.workload.frozen_weights:
+        dummies = [dummy_gradient_bytes(kind, setting, request) for kind in load.layers]
+        dummy = reduce(np.maximum, dummies, 0.0)
         vocabulary = padded_vocabulary(request, setting) / setting.tensor_parallel
         dummy = dummy + 2.0 * vocabulary * request.model.hidden_size * load.head
     region = tokens_per_micro_batch(setting, request) / token_region_divisor(setting)

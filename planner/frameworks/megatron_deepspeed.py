@@ -29,6 +29,8 @@ MEMORY = MemoryHabits(
     # Fitted on tests/data/measured/calibration.jsonl, BigScience: 1.2 hidden states a layer.
     checkpoint_bytes=2.4,
     reserved_over_allocated=1.03,
+    # CUDA 11 context with the full kernel set (1.8 GiB in older stacks).
+    context_bytes=1.9e9,
     reported="device",
 )
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.cost.memory import memory
+from planner.cost.split import default_stages
 from planner.cost.terms import Memory
 from planner.spec.framework import MemoryHabits
-from planner.spec.plan import Plan
+from planner.spec.plan import Plan, Recompute, StagePlan
 from planner.spec.request import PlanRequest
 from planner.units import GB, GIB
 
@@ -44,32 +45,38 @@ def compared_memory(stages: Sequence[Memory], row: Mapping[str, Any], habits: Me
     return figures[0] if habits.reported_rank == "first" else max(figures)
 
 
-MODULES = ("mlp", "moe_act", "mla_up_proj", "layernorm")
-"""Modules that the published Megatron recipes recompute selectively."""
+RECOMPUTE_ORDER: tuple[tuple[Recompute, tuple[str, ...]], ...] = (
+    ("selective", ("mlp", "moe_act", "mla_up_proj", "layernorm")),
+    ("full", ()),
+)
+"""What is tried, cheapest first; the modules are those that the published Megatron recipes name."""
 
 
 def least_recompute(plan: Plan, request: PlanRequest) -> Plan:
     """Return the plan with the least recompute that fits, for a row that does not state its recompute.
 
     The recipes behind published tables turn on what their memory needs and often do not say so. Tried in
-    order: as read, selective (:data:`MODULES`), full. A plan that fits nowhere stays as it was read.
+    order: as read, then a growing share of every stage's layers, selectively and fully. A plan that fits
+    nowhere stays as it was read.
     """
-    for recompute, modules in (
-        (plan.recompute, plan.recompute_modules),
-        ("selective", MODULES),
-        ("full", ()),
-    ):
-        stages = tuple(
-            stage
-            if recompute == plan.recompute
-            else stage.model_copy(update={"recompute_layers": stage.layers})
-            for stage in plan.stages
-        )
-        changes = {"recompute": recompute, "recompute_modules": modules, "stages": stages}
-        candidate = plan.model_copy(update=changes)
-        if max(float(one.total) for one in memory(candidate, request)) <= request.cluster.usable_hbm_bytes:
-            return candidate
+    if _fits(plan, request):
+        return plan
+    stages = plan.stages or default_stages(plan, request.model, request.framework.limits.default_split)
+    for recompute, modules in RECOMPUTE_ORDER:
+        for share in (0.25, 0.5, 0.75, 1.0):
+            covered = tuple(
+                StagePlan(chunk_layers=stage.chunk_layers, recompute_layers=round(share * stage.layers))
+                for stage in stages
+            )
+            changes = {"recompute": recompute, "recompute_modules": modules, "stages": covered}
+            candidate = plan.model_copy(update=changes)
+            if _fits(candidate, request):
+                return candidate
     return plan
+
+
+def _fits(plan: Plan, request: PlanRequest) -> bool:
+    return max(float(one.total) for one in memory(plan, request)) <= request.cluster.usable_hbm_bytes
 
 
 def states_recompute(row: Mapping[str, Any]) -> bool:
