@@ -45,8 +45,13 @@ def tensor_ranks_stay_inside_the_fast_domain(request: PlanRequest, tensor_parall
     lifts this rule).
     """
     is_torus = request.cluster.links[0].is_torus
-    inside = divides(tensor_parallel, request.cluster.nvlink_domain)
-    return np.logical_or(request.allow_tensor_parallel_across_nodes or is_torus, inside)
+    lifted = request.allow_tensor_parallel_across_nodes or is_torus
+    domain = request.cluster.nvlink_domain
+    if request.allow_idle and domain == request.cluster.num_gpus:
+        inside = np.asarray(tensor_parallel) <= domain
+    else:
+        inside = divides(tensor_parallel, domain)
+    return np.logical_or(lifted, inside)
 
 
 @rule(source="data sheet of the accelerator: no peak rate means no such matrix product")

@@ -71,6 +71,15 @@ def plain_replicas_stand_alone(
     return np.logical_not(np.logical_and(mixed, plain))
 
 
+@rule(source="accelerate FSDP plugin: dp_shard x cp > 1")
+def sharding_has_more_than_one_rank(
+    request: PlanRequest, zero_stage: Column, data_parallel: Column, context_parallel: Column
+) -> Column:
+    """ZeRO-{zero_stage} has nothing to shard over {data_parallel} data x {context_parallel} context ranks."""
+    shards = np.logical_and(request.framework.limits.sharding_needs_replicas, np.asarray(zero_stage) > 0)
+    return implies(shards, np.asarray(data_parallel) * context_parallel > 1)
+
+
 @rule(source="ZeRO (arXiv 1910.02054): without sharding there is no shard group")
 def unsharded_state_has_no_shard_group(
     request: PlanRequest, shard_group_size: Column, zero_stage: Column
@@ -186,6 +195,7 @@ FRAMEWORK_RULES = (
     zero_stage_goes_with_the_pipeline,
     zero_stage_goes_with_experts,
     plain_replicas_stand_alone,
+    sharding_has_more_than_one_rank,
     unsharded_state_has_no_shard_group,
     shard_group_divides_the_replicas,
     tensor_ranks_within_framework_limit,

@@ -155,6 +155,8 @@ class TimeHabits(BaseModel):
     tensor_backward_overlaps: bool = True
     """Backward tensor-parallel collectives run beside the gradient products of the same matrix."""
     gradient_sync_overlaps: bool = True
+    sharded_sync_overlaps: bool = True
+    """The same for the reduce-scatter of ZeRO-1."""
     parameter_gather_overlaps: bool = True
     overlap_fraction: float = Field(default=0.9, ge=0, le=1)
     """Share of the computation behind which a collective can hide."""
@@ -184,6 +186,9 @@ class TimeHabits(BaseModel):
     kernels_per_moe_layer: float = 150.0
     launch_factor: float = Field(default=1.0, ge=0)
     """Host time of one launch over the accelerator's figure (CUDA graphs: near 0)."""
+    cross_node_launch_growth: float = Field(default=0.0, ge=0)
+    """Growth of the launch time per tensor rank when the pipeline spans nodes (NCCL's network threads take the host's
+    cores from the launching threads)."""
     optimizer_bytes_per_owned: float = 45.0
     """Adam, norm and clipping, per parameter whose optimizer state this rank owns. [byte]"""
     optimizer_bytes_per_resident: float = 8.0

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from toys import TOY, tiny_dense, tiny_moe, vary
 
+from planner.cost.memory import memory
 from planner.rules import RULES, Rule, check
 from planner.spec import Plan, PlanRequest, StagePlan
 from planner.spec.cluster import Host
@@ -49,6 +50,13 @@ SMALL_HOST = with_accelerator(DENSE, host=Host(node_memory_bytes=1e6, **TOY))
 AMD = with_accelerator(
     vary(DENSE, model={"head_dim": 64, "ffn_hidden_size": 512}, cluster={"gpus_per_node": 8}), vendor="amd"
 )
+FULL = vary(
+    DENSE,
+    cluster={
+        "reserved_hbm_bytes": 16e9 - sum(memory(Plan(micro_batch=b), DENSE)[0].total for b in (1, 16)) / 2
+    },
+)
+"""HBM half-way between what micro-batches of 1 and of 16 need."""
 PIPELINE = {"pipeline_parallel": 2, "schedule": "1f1b"}
 TWO_STAGES = {**PIPELINE, "stages": stages((2,), (2,))}
 
@@ -201,6 +209,9 @@ EXAMPLES = [
     Example("plain_replicas_stand_alone", {"data_parallel": 8},
             {"data_parallel": 4, "tensor_parallel": 2}, 1, "",
             vary(DENSE, limits={"plain_replication_combines": False})),
+    Example("sharding_has_more_than_one_rank", {"zero_stage": 1, "data_parallel": 2, "shard_group_size": 2},
+            {"zero_stage": 1, "tensor_parallel": 2}, 0, "nothing to shard over",
+            vary(DENSE, limits={"sharding_needs_replicas": True})),
     Example("unsharded_state_has_no_shard_group", {}, {"shard_group_size": 4}, 1),
     Example("shard_group_divides_the_replicas",
             {"zero_stage": 1, "data_parallel": 4, "context_parallel": 2, "shard_group_size": 8},
@@ -260,7 +271,7 @@ EXAMPLES = [
     Example("low_precision_widths_are_aligned", {"precision": "mxfp8", "tensor_parallel": 4},
             {"precision": "mxfp8", "tensor_parallel": 8}, 4, "multiples of 128", AMD),
     Example("every_stage_fits_in_memory", {}, {"micro_batch": 16}, None, "are missing",
-            vary(DENSE, cluster={"reserved_hbm_bytes": 16e9 - 1.52e9})),
+            FULL),
 ]  # fmt: skip
 
 
