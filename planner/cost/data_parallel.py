@@ -53,7 +53,8 @@ def data_parallel_time(
             reduce = reduce + all_reduce_time(gradients / np.maximum(group.size, 1.0), replicas, cluster)
         if stage in (1, 2):
             gather = gather + all_gather_time(count * ELEMENT_BYTES, group, cluster)
-    hidden_reduce = exposed_time(reduce, backward_s, habits, habits.gradient_sync_overlaps)
+    overlaps = habits.gradient_sync_overlaps and (stage == 0 or habits.sharded_sync_overlaps)
+    hidden_reduce = exposed_time(reduce, backward_s, habits, overlaps)
     return hidden_reduce + exposed_time(gather, forward_s, habits, habits.parameter_gather_overlaps)
 
 

@@ -15,7 +15,7 @@ from planner.cost.flops import Gemm, attention_dims, head_gemm, layer_gemms, loc
 from planner.cost.kernels import attention_flop, attention_time, gemm_time, memory_bound_time
 from planner.cost.layer_comm import context_comm, expert_comm, head_comm, shard_comm, tensor_comm
 from planner.cost.setting import Setting
-from planner.cost.states import padded_vocabulary
+from planner.cost.states import LocalParameters, layer_local_parameters, padded_vocabulary
 from planner.cost.work import LayerTime, WorkTime, exposed_time
 from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
@@ -24,6 +24,12 @@ SCORE_BYTES_FORWARD = 9.0
 SCORE_BYTES_BACKWARD = 11.0
 """Moved per attention score by softmax and dropout kernels when attention is not fused: forward reads and
 writes 2 B twice and a mask byte, backward reads 2 + 2 and writes 2, reads 2 + 1 and writes 2 (arXiv 2205.05198)."""
+UNFUSED = "unfused"
+"""Attention "kernel" of training before FlashAttention: two batched products with the scores in memory."""
+ALIGNED_HEAD = 8
+MISALIGNED_SLOWDOWN = 10.0
+"""Batched products of 16-bit heads whose width is no multiple of 8 elements (16 bytes) leave the tensor cores; fitted
+on the BigScience rows with head dims 108, 145 and 150 (A100)."""
 QUERY_BLOCK = 128
 """Query rows that one thread block of a fused attention kernel handles (FlashAttention 2 and 3)."""
 
@@ -49,7 +55,10 @@ def layer_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> Layer
         attention_s=_attention(kind, setting, request, backward=True),
         elementwise_s=_elementwise(kind, setting, request, backward=True),
     )
-    weight = WorkTime(gemm_s=sum(_weight_gemm(gemm, setting, request) for gemm in gemms))
+    weight = WorkTime(
+        gemm_s=sum(_weight_gemm(gemm, setting, request) for gemm in gemms),
+        elementwise_s=_accumulation(layer_local_parameters(kind, setting, request), setting, request),
+    )
     return _with_communication(kind, setting, request, forward, input_gradient, weight)
 
 
@@ -74,18 +83,22 @@ def _with_communication(
         expert_comm_s=expert[1],
         data_comm_s=shard_backward,
     )
-    launches = _launch_time(kind, request)
+    launches = _launch_time(kind, setting, request)
     recompute = WorkTime(recompute_s=_recompute(kind, setting, request, forward, launches))
     forward = forward + WorkTime(host_s=np.maximum(launches - forward.total, 0.0))
     backward = backward + WorkTime(host_s=np.maximum(2.0 * launches - backward.total - weight.total, 0.0))
     return LayerTime(forward, backward, weight, recompute)
 
 
-def _launch_time(kind: LayerKind, request: PlanRequest) -> float:
+def _launch_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
     """Host time to launch one layer's forward kernels."""
     habits = request.framework.time
     kernels = habits.kernels_per_moe_layer if kind.moe else habits.kernels_per_layer
-    return kernels * habits.launch_factor * request.cluster.accelerator.host.kernel_launch_s
+    p, t = np.asarray(setting.pipeline_parallel), np.asarray(setting.tensor_parallel)
+    ranks = p * t * setting.context_parallel * setting.data_parallel
+    crosses = (p > 1) & (ranks > request.cluster.gpus_per_node)
+    growth = 1.0 + np.where(crosses, habits.cross_node_launch_growth * t, 0.0)
+    return kernels * habits.launch_factor * request.cluster.accelerator.host.kernel_launch_s * growth
 
 
 def _precision(gemm: Gemm, setting: Setting) -> str:
@@ -129,7 +142,7 @@ def _weight_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
 
 def _attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
     """Attention core of one layer: a fused kernel, or two batched products and the score kernels."""
-    if not request.framework.memory.fused_attention:
+    if request.framework.time.attention_kernel == UNFUSED:
         return _unfused_attention(setting, request, backward)
     model, s = request.model, request.workload.seq_length
     b, c = np.asarray(setting.micro_batch), np.asarray(setting.context_parallel)
@@ -142,7 +155,7 @@ def _attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward
     return attention_time(
         flop, length, heads * b * s / c / QUERY_BLOCK, request.cluster.accelerator,
         request.framework.time.attention_kernel, (query_dim + value_dim) / 2, backward,
-    )  # fmt: skip
+    ) / request.framework.time.attention_efficiency  # fmt: skip
 
 
 def _unfused_attention(setting: Setting, request: PlanRequest, backward: bool) -> Any:
@@ -154,7 +167,7 @@ def _unfused_attention(setting: Setting, request: PlanRequest, backward: bool) -
     scores = gemm_time(rows, s, query_dim, accelerator, precision, products)
     values = gemm_time(rows, value_dim, s, accelerator, precision, products)
     moved = (SCORE_BYTES_BACKWARD if backward else SCORE_BYTES_FORWARD) * rows * s * products
-    passes = 2.0 if backward else 1.0
+    passes = (2.0 if backward else 1.0) * (MISALIGNED_SLOWDOWN if query_dim % ALIGNED_HEAD else 1.0)
     return passes * (scores + values) + memory_bound_time(moved, accelerator, "elementwise", 2)
 
 
@@ -184,6 +197,15 @@ def _elementwise(kind: LayerKind, setting: Setting, request: PlanRequest, backwa
         permuted = 8.0 * h * model.experts_per_token * own
         seconds = seconds + memory_bound_time(permuted, accelerator, "permute", 4)
     return seconds
+
+
+def _accumulation(local: LocalParameters, setting: Setting, request: PlanRequest) -> Any:
+    """Adding a micro-batch's gradients to the sum, where no kernel does it on the way; nothing for one micro-batch."""
+    if request.workload.frozen_weights or setting.zero_stage >= 2:
+        return 0.0
+    moved = request.framework.time.gradient_accumulation_bytes * local.total
+    seconds = memory_bound_time(moved, request.cluster.accelerator, "optimizer")
+    return np.where(np.asarray(setting.num_microbatches) > 1, seconds, 0.0)
 
 
 def _recompute(

@@ -34,10 +34,13 @@ class UnitTimes:
     embedding: LayerTime
     head: LayerTime
     mtp: LayerTime
+    engine: LayerTime
+    """What a pipeline rank pays per micro-batch whatever it holds."""
 
-    def chunk(self, load: ChunkLoad) -> LayerTime:
-        """Phases of a chunk; its recompute is already added to ``backward_input``."""
+    def chunk(self, load: ChunkLoad, chunks_per_rank: Any = 1) -> LayerTime:
+        """Phases of one of a rank's chunks; its recompute is already added to ``backward_input``."""
         total = self.embedding * load.embedding + self.head * load.head + self.mtp * load.mtp
+        total = total + self.engine * (1.0 / chunks_per_rank)
         share = load.recompute_layers / np.maximum(load.num_layers, 1e-12)
         for kind, count in load.layers.items():
             layer = self.layers[kind]
@@ -55,6 +58,10 @@ def unit_times(setting: Setting, request: PlanRequest) -> UnitTimes:
         embedding=embedding_time(setting, request),
         head=head_time(setting, request),
         mtp=mtp_time(setting, request) if model.mtp_depth else LayerTime(),
+        engine=LayerTime(
+            forward=WorkTime(host_s=request.framework.time.microbatch_overhead_s / 3),
+            backward_input=WorkTime(host_s=request.framework.time.microbatch_overhead_s * 2 / 3),
+        ),
     )
 
 
@@ -92,7 +99,7 @@ def step_time(plan: Plan, request: PlanRequest) -> StepTime:
     units = unit_times(plan, request)
     loads = chunk_loads(plan, request.model)
     cache: dict[Any, LayerTime] = {}
-    times = [[_cached(cache, units, load) for load in chunks] for chunks in loads]
+    times = [[_cached(cache, units, load, plan.virtual_stages) for load in chunks] for chunks in loads]
     forward, inputs, weights = (
         _seconds(times, phase) for phase in ("forward", "backward_input", "backward_weight")
     )
@@ -132,10 +139,10 @@ def mean_load(setting: Setting, request: PlanRequest) -> ChunkLoad:
     )
 
 
-def _cached(cache: dict[Any, LayerTime], units: UnitTimes, load: ChunkLoad) -> LayerTime:
+def _cached(cache: dict[Any, LayerTime], units: UnitTimes, load: ChunkLoad, chunks: int) -> LayerTime:
     key = (tuple(load.layers.items()), load.recompute_layers, load.embedding, load.head, load.mtp)
     if key not in cache:
-        cache[key] = units.chunk(load)
+        cache[key] = units.chunk(load, chunks)
     return cache[key]
 
 

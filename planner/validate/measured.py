@@ -15,7 +15,8 @@ from typing import Any
 
 from planner.catalog import load_cluster, load_model
 from planner.catalog.hardware import described_network
-from planner.cost.stage import stage_order
+from planner.cost.layer import UNFUSED
+from planner.cost.split import default_stages
 from planner.errors import BadInput
 from planner.frameworks import load_framework
 from planner.spec.framework import FrameworkProfile
@@ -23,6 +24,7 @@ from planner.spec.model import Model
 from planner.spec.plan import Plan, Precision, Recompute, Schedule, StagePlan
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
+from planner.validate.memory import least_recompute, states_recompute
 
 Row = Mapping[str, Any]
 GATED = frozenset({"swiglu", "geglu", "silu"})
@@ -86,7 +88,9 @@ def to_case(row: Row) -> Case:
     model = read_model(said)
     framework = read_framework(row, config)
     num_gpus = _number(cluster, "num_gpus")
-    machine = _cluster(str(cluster.get("accelerator")), num_gpus, cluster.get("gpus_per_node"), cluster.get("network"))
+    machine = _cluster(
+        str(cluster.get("accelerator")), num_gpus, cluster.get("gpus_per_node"), cluster.get("network")
+    )
     plan = read_plan(config, model, framework, num_gpus)
     request = PlanRequest(
         model=model,
@@ -101,7 +105,7 @@ def to_case(row: Row) -> Case:
         max_bubble=None,
         allow_tensor_parallel_across_nodes=True,
     )
-    return Case(request, plan)
+    return Case(request, plan if states_recompute(row) else least_recompute(plan, request))
 
 
 def _table(row: Row, key: str) -> Mapping[str, Any]:
@@ -147,8 +151,18 @@ def read_model(said: Mapping[str, Any]) -> Model:
     if re.search(r"hybrid|mamba|ssm|linear attention", attention, re.IGNORECASE):
         raise BadInput(f"layers that are not transformer layers are not modelled ({attention})")
     known = _catalog_entry(str(said.get("name", "")), said.get("hidden_size"))
-    data: dict[str, Any] = {} if known is None else known.model_dump(exclude={"published_parameters", "aliases"})
+    data: dict[str, Any] = (
+        {} if known is None else known.model_dump(exclude={"published_parameters", "aliases"})
+    )
     data |= {key: said[key] for key in SHAPE_KEYS if said.get(key) is not None}
+    if (
+        known is not None
+        and said.get("head_dim") is None
+        and said.get("num_heads") not in (None, known.num_heads)
+    ):
+        del data["head_dim"]
+    if known is not None and said.get("mtp_depth") is None and data["num_layers"] != known.num_layers:
+        data["mtp_depth"] = 0  # a model cut short for a test is run without its extra prediction module
     data |= _latent_from_text(attention)
     data["name"] = str(said.get("name", "unnamed"))
     for key in ("num_layers", "hidden_size", "num_heads"):
@@ -185,7 +199,9 @@ def _fill_shape(data: dict[str, Any], said: Mapping[str, Any], known: Model | No
     if data.get("dense_layers"):
         data["dense_layers"] = tuple(i for i in data["dense_layers"] if i < data["num_layers"])
     if data.get("full_attention_layers"):
-        data["full_attention_layers"] = tuple(i for i in data["full_attention_layers"] if i < data["num_layers"])
+        data["full_attention_layers"] = tuple(
+            i for i in data["full_attention_layers"] if i < data["num_layers"]
+        )
 
 
 def _latent_from_text(attention: str) -> dict[str, int]:
@@ -237,6 +253,7 @@ def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
     memory = profile.memory
     if _predates_fused_attention(row, config, profile):
         memory = memory.model_copy(update={"fused_attention": False})
+        changes["attention_kernel"] = UNFUSED
     return profile.model_copy(update={"time": time.model_copy(update=changes), "memory": memory})
 
 
@@ -259,8 +276,15 @@ def _framework_of_source(source: str, row: Row) -> str:
 
 
 def _predates_fused_attention(row: Row, config: Mapping[str, Any], profile: FrameworkProfile) -> bool:
-    """fp16 training with Megatron code is from before FlashAttention came into it (bf16, 2022-2023)."""
-    return config.get("precision") == "fp16" and profile.memory.fused_attention and profile.name == "megatron"
+    """Whether Megatron code ran before FlashAttention came into it (2022-2023).
+
+    fp16 training is from before; so is a GPT-shaped model (GELU, four times the hidden width) on A100 or V100.
+    """
+    if not profile.memory.fused_attention or profile.name != "megatron":
+        return False
+    model, accelerator = _table(row, "model"), str(_table(row, "cluster").get("accelerator", ""))
+    gpt_shaped = not model.get("gated_mlp", False) and model.get("activation", "gelu") == "gelu"
+    return config.get("precision") == "fp16" or (gpt_shaped and accelerator.startswith(("a100", "v100")))
 
 
 def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfile, num_gpus: int) -> Plan:
@@ -271,7 +295,9 @@ def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfi
     BadInput
         The degrees do not multiply to the GPU count, or a value is none that a plan can have.
     """
-    t, p, c, e = (_number(config, f"{name}_parallel", 1) for name in ("tensor", "pipeline", "context", "expert"))
+    t, p, c, e = (
+        _number(config, f"{name}_parallel", 1) for name in ("tensor", "pipeline", "context", "expert")
+    )
     d = _number(config, "data_parallel", max(1, num_gpus // (t * p * c)))
     b = _number(config, "micro_batch", 1)
     v = _number(config, "virtual_stages", 1) if p > 1 else 1
@@ -279,26 +305,30 @@ def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfi
     zero = (3 if framework.memory.sharded_weights_are_master else 1) if zero is None else int(zero)
     sequence = config.get("sequence_parallel")
     recompute, modules, share = _recompute(config.get("recompute"), framework)
-    schedule = _schedule(str(config.get("schedule") or ""), p, v)
-    stages = _stages(model, p, v, schedule, share)
     try:
-        return Plan(
+        plan = Plan(
             tensor_parallel=t, pipeline_parallel=p, context_parallel=c, expert_parallel=e, data_parallel=d,
-            virtual_stages=v, schedule=schedule,
+            virtual_stages=v, schedule=_schedule(str(config.get("schedule") or ""), p, v),
             context_parallel_kind=framework.limits.context_parallel_kinds[0],
             expert_tensor_parallel=_number(config, "expert_tensor_parallel", 1),
             zero_stage=zero,
-            shard_group_size=_number(config, "shard_group_size", d * c) if zero else 1,
+            shard_group_size=_shard_group(config, d * c) if zero else 1,
             sequence_parallel=t > 1 and (framework.memory.fused_attention if sequence is None else bool(sequence)),
             micro_batch=b,
             num_microbatches=max(1, round(_number(config, "global_batch") / (d * b))),
             recompute=recompute, recompute_modules=modules,
             offload="optimizer" if config.get("cpu_offload") else "none",
             precision=_precision(str(config.get("precision") or "bf16")),
-            stages=stages,
         )  # fmt: skip
     except ValueError as problem:
         raise BadInput(f"config: {_first_line(problem)}") from problem
+    return _with_stages(plan, model, framework, share)
+
+
+def _shard_group(config: Mapping[str, Any], replicas: int) -> int:
+    """Return the ranks that share the state; a group of one is a table's way of saying that all do."""
+    group = _number(config, "shard_group_size", replicas)
+    return group if group > 1 else replicas
 
 
 def _precision(text: str) -> Precision:
@@ -342,25 +372,14 @@ def _recompute(said: Any, framework: FrameworkProfile) -> tuple[Recompute, tuple
     return "full", (), 1.0
 
 
-def _stages(model: Model, p: int, v: int, schedule: Schedule, share: float) -> tuple[StagePlan, ...]:
-    """Split layers over stages: evenly, or with embedding and head counted as layers where that is even.
-
-    Returns no stages where the plan's own default (an even spread, everything or nothing recomputed) holds.
-    """
-    chunks = p * v
-    ends = model.num_layers % chunks != 0 and (model.num_layers + 2) % chunks == 0
-    if not ends and share in (0.0, 1.0):
-        return ()
-    base, extra = divmod(model.num_layers, chunks)
-    counts = [base + (index < extra) for index in range(chunks)]
-    if ends:
-        counts = [(model.num_layers + 2) // chunks - (index in (0, chunks - 1)) for index in range(chunks)]
-    held: dict[int, list[int]] = {rank: [0] * v for rank in range(p)}
-    for count, (rank, chunk) in zip(counts, stage_order(schedule, p, v), strict=True):
-        held[rank][chunk] = count
-    return tuple(
-        StagePlan(chunk_layers=tuple(held[rank]), recompute_layers=round(share * sum(held[rank]))) for rank in range(p)
+def _with_stages(plan: Plan, model: Model, framework: FrameworkProfile, share: float) -> Plan:
+    """Spread the layers as the framework does, and recompute ``share`` of every stage's."""
+    stages = default_stages(plan, model, framework.limits.default_split)
+    covered = tuple(
+        StagePlan(chunk_layers=stage.chunk_layers, recompute_layers=round(share * stage.layers))
+        for stage in stages
     )
+    return plan.model_copy(update={"stages": covered})
 
 
 def _first_line(problem: ValueError) -> str:

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
-TIME = TimeHabits(attention_kernel="fa2")
+TIME = TimeHabits(
+    attention_kernel="fa2",
+    kernel_efficiency=0.74,
+    attention_efficiency=0.74,
+    kernels_per_layer=250.0,
+    kernels_per_moe_layer=250.0,
+    cross_node_launch_growth=0.6,
+    sharded_sync_overlaps=False,
+    parameter_gather_overlaps=False,
+    pipeline_sends_overlap=False,
+)
 
 MEMORY = MemoryHabits(
     # 2 + 4 + 12 and a bf16 gradient bucket with data parallelism: the regression on the published sweep gives
