@@ -14,7 +14,7 @@ PACKAGE = ROOT / "planner"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = {
-    "errors": -1, "units": 0,
+    "errors": -1, "units": 0, "output": 0,
     "spec": 1,
     "cost": 2,
     "catalog": 3,

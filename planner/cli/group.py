@@ -17,6 +17,7 @@ COMMANDS = {
     "compare": "planner.cli.compare",
     "check": "planner.cli.check",
     "launch": "planner.cli.launch",
+    "report": "planner.cli.report",
     "validate": "planner.cli.validate",
     "models": "planner.cli.models",
     "hardware": "planner.cli.hardware",

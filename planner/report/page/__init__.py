@@ -1,0 +1,5 @@
+"""The answer as one offline page: tables, figures, the cluster's picture, every reason and source."""
+
+from planner.report.page.build import answer_page
+
+__all__ = ["answer_page"]
