@@ -63,19 +63,26 @@ SMALL = {
 }  # fmt: skip
 """Keys of all families side by side: each class takes its own and keeps its defaults for the rest."""
 
-NOT_BUILT_ALONE = {"dbrx", "kimi_k2", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"}
-"""Not causal models of their own in transformers; its DBRX cannot be built from defaults."""
+NOT_BUILT_ALONE = {"dbrx", "kimi_k2", "ministral", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"}
+"""No causal models of their own in transformers, or (DBRX, Ministral) none that builds from defaults."""
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((kind, {}) for kind in sorted(set(READERS) - NOT_BUILT_ALONE)),
     *((kind, {"attention_bias": True}) for kind in (
         "llama", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2", "olmo3", "cohere", "cohere2",
         "granite", "nemotron", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared", "llama4_text",
-        "deepseek_v2", "deepseek_v3", "glm4_moe",
+        "deepseek_v2", "deepseek_v3", "glm4_moe", "smollm3",
     )),
     ("llama", {"mlp_bias": True, "tie_word_embeddings": True, "head_dim": 32}),
     ("granite", {"mlp_bias": True}),
     ("nemotron", {"mlp_bias": True}),
+    ("smollm3", {"mlp_bias": True, "tie_word_embeddings": False}),
+    ("seed_oss", {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True}),
+    ("glm4", {"attention_bias": False, "head_dim": 64}),
+    ("ernie4_5", {"use_bias": True}),
+    ("stablelm", {"use_qkv_bias": True, "use_parallel_residual": True}),
+    ("gpt_bigcode", {"multi_query": False}),
+    ("ministral", {"head_dim": 32}),
     ("mistral", {"head_dim": 32, "tie_word_embeddings": True}),
     ("gemma2", {"tie_word_embeddings": False}),
     ("qwen2_moe", {"decoder_sparse_step": 2, "qkv_bias": False}),

@@ -29,6 +29,11 @@ def gpt2(c: Config) -> dict[str, Any]:
     }
 
 
+def gpt_bigcode(c: Config) -> dict[str, Any]:
+    """StarCoder 1 and SantaCoder: GPT-2 with one KV head."""
+    return gpt2(c) | ({"num_kv_heads": 1} if c.flag("multi_query", True) else {})
+
+
 def gpt_neox(c: Config) -> dict[str, Any]:
     """GPT-NeoX and Pythia: rotary, biases everywhere, attention beside the MLP."""
     defaults = Defaults(vocab=50432, mlp=24576, heads=64, positions=2048, activation="gelu", gated=False)

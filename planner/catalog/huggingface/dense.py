@@ -134,6 +134,54 @@ def starcoder2(c: Config) -> dict[str, Any]:
     return shape | _LAYER_NORM | windows(c, shape["num_layers"], _window(c, None), 0)
 
 
+def stablelm(c: Config) -> dict[str, Any]:
+    """StableLM 2: gated SiLU with layer norms; one norm where attention runs beside the MLP."""
+    if c.flag("qk_layernorm", False):
+        raise c.error("qk_layernorm", "is true, which is not supported")
+    parallel = c.flag("use_parallel_residual", False)
+    shape = decoder(c, Defaults(vocab=50304, mlp=6912, heads=32, kv_heads=32, positions=4096))
+    block = {"parallel_block": parallel, "norms_per_layer": 1 if parallel else 2}
+    return shape | {"qkv_bias": c.flag("use_qkv_bias", False)} | block | _LAYER_NORM
+
+
+def smollm3(c: Config) -> dict[str, Any]:
+    """SmolLM 3: Llama's matrices, one layer in four without positions."""
+    shape = decoder(c, Defaults(vocab=128256, mlp=11008, heads=16, kv_heads=4, positions=32768, tied=True))
+    if c.flag("use_sliding_window", False):
+        raise c.error("use_sliding_window", "is true, which is not supported")
+    return shape | biases(c, "attention_bias", False) | {"mlp_bias": c.flag("mlp_bias", False)}
+
+
+def seed_oss(c: Config) -> dict[str, Any]:
+    """Seed-OSS: bias on queries, keys and values, wide attention."""
+    defaults = Defaults(vocab=155136, mlp=27648, heads=80, kv_heads=8, head_dim=128, positions=524288)
+    bias = {"qkv_bias": c.flag("attention_bias", True), "mlp_bias": c.flag("mlp_bias", False)}
+    return decoder(c, defaults) | bias | {"attention_output_bias": c.flag("attention_out_bias", False)}
+
+
+def glm4(c: Config) -> dict[str, Any]:
+    """GLM-4 dense: four norms a layer, bias on queries, keys and values."""
+    defaults = Defaults(vocab=151552, mlp=13696, heads=32, kv_heads=2, head_dim=128, positions=131072)
+    return decoder(c, defaults) | biases(c, "attention_bias", True, output=False) | {"norms_per_layer": 4}
+
+
+def exaone4(c: Config) -> dict[str, Any]:
+    """EXAONE 4: queries and keys normed per head; windows spelt "LLLG" (one full layer in four)."""
+    shape = decoder(c, Defaults(vocab=102400, mlp=16384, heads=32, kv_heads=32, positions=2048))
+    stated = c.data.get("sliding_window_pattern")
+    pattern = len(stated) if isinstance(stated, str) else c.count("sliding_window_pattern", 4)
+    order = windows(c, shape["num_layers"], _window(c, 4096), pattern)
+    return shape | {"query_key_norm": "head"} | order
+
+
+def ernie(c: Config) -> dict[str, Any]:
+    """ERNIE 4.5 dense: Llama's matrices with one switch for all biases."""
+    defaults = Defaults(
+        vocab=103424, mlp=3072, heads=16, kv_heads=2, head_dim=128, positions=131072, tied=True
+    )
+    return decoder(c, defaults) | biases(c, "use_bias", False) | {"mlp_bias": c.flag("use_bias", False)}
+
+
 def _gemma_defaults(vocab: int, positions: int) -> Defaults:
     return Defaults(
         vocab=vocab, mlp=9216, heads=8, kv_heads=4, head_dim=256, positions=positions, tied=True,
