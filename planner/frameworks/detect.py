@@ -11,8 +11,10 @@ _SIGNS: tuple[tuple[str, str], ...] = (
     ("pytorch", r"^SETTINGS = \{|init_device_mesh\("),
     ("torchtitan", r"--parallelism\.|^\[(parallelism|training)\]|torchtitan"),
     ("maxtext", r"\b(ici|dcn)_\w+_parallelism\b"),
+    ("deepspeed", r"--deepspeed\b|\"deepspeed\"\s*:"),
     ("megatron", r"--(tensor|pipeline)-model-parallel-size|--num-layers\b|--micro-batch-size|MEGATRON_ARGS"),
     ("deepspeed", r"\"(train_batch_size|train_micro_batch_size_per_gpu|zero_optimization)\"\s*:"),
+    ("accelerate", r"\"per_device_train_batch_size\"\s*:"),
     ("accelerate", r"^(compute_environment|distributed_type|parallelism_config|fsdp_config)\s*:"),
     ("nanotron", r"^(parallelism|tokens)\s*:"),
 )

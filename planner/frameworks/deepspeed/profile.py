@@ -11,7 +11,16 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits()
 
-MEMORY = MemoryHabits()
+MEMORY = MemoryHabits(
+    # ZeRO paper and DeepSpeed's estimator: 2 + 2 + 12.
+    gradient_bytes=2.0,
+    # Hugging Face modelling code: eager rotary embedding and SwiGLU, fp32 loss.
+    activation_style="unfused",
+    loss_saved_bytes=6.0,
+    loss_peak_bytes=14.0,
+    reserved_over_allocated=1.1,
+    reported="device",
+)
 
 LIMITS = Limits(
     schedules=("none", "1f1b"),

@@ -1,0 +1,119 @@
+"""Read Accelerate's YAML and the training arguments beside it."""
+
+from __future__ import annotations
+
+from planner.errors import BadInput
+from planner.frameworks.accelerate.write import PRECISIONS, ROTATIONS
+from planner.frameworks.launch import (
+    Key,
+    LaunchFile,
+    collect,
+    even_stages,
+    make_plan,
+    one_of,
+    positive,
+    text,
+    yes,
+)
+from planner.frameworks.text_formats import json_settings, yaml_settings
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+
+_P, _F = "parallelism_config.parallelism_config_", "fsdp_config.fsdp_"
+
+KEYS: dict[str, Key] = {
+    "distributed_type": Key("distributed_type", text),
+    "num_processes": Key("num_gpus", positive),
+    "mixed_precision": Key("mixed_precision", one_of(*PRECISIONS.values())),
+    _F + "reshard_after_forward": Key("reshard", yes),
+    _F + "activation_checkpointing": Key("checkpointing", yes),
+    _F + "version": Key("fsdp_version", text),
+    _F + "sharding_strategy": Key("sharding", text),
+    _P + "dp_replicate_size": Key("replicate_degree", positive),
+    _P + "dp_shard_size": Key("shard_degree", positive),
+    _P + "tp_size": Key("tensor_parallel", positive),
+    _P + "cp_size": Key("context_parallel", positive),
+    _P + "cp_comm_strategy": Key("rotation", one_of(*ROTATIONS.values())),
+    "per_device_train_batch_size": Key("micro_batch", positive),
+    "gradient_accumulation_steps": Key("num_microbatches", positive),
+    "gradient_checkpointing": Key("checkpointing_by_trainer", yes),
+    "bf16": Key("bf16", yes),
+    "fp16": Key("fp16", yes),
+}
+
+TOP_LEVEL = frozenset(
+    {
+        "compute_environment", "debug", "distributed_type", "mixed_precision", "use_cpu", "num_processes",
+        "machine_rank", "num_machines", "gpu_ids", "main_process_ip", "main_process_port", "rdzv_backend",
+        "same_network", "main_training_function", "enable_cpu_affinity", "fp8_config", "deepspeed_config",
+        "fsdp_config", "parallelism_config", "megatron_lm_config", "ipex_config", "mpirun_config",
+        "downcast_bf16", "tpu_name", "tpu_zone", "command_file", "commands", "command", "tpu_vm", "tpu_env",
+        "tpu_use_cluster", "tpu_use_sudo", "dynamo_config", "max_grad_norm",
+    }
+)  # fmt: skip
+"""Keys that Accelerate's file may have; it raises on any other."""
+
+DEPRECATED = {
+    _F + "sharding_strategy": "fsdp_reshard_after_forward (FSDP2)",
+    _F + "backward_prefetch": "nothing: FSDP2 prefetches by itself",
+    _F + "forward_prefetch": "nothing: FSDP2 refuses it",
+    _F + "use_orig_params": "nothing: FSDP2 always does",
+    _F + "sync_module_states": "nothing: FSDP2 loads on rank 0 and broadcasts by itself",
+}
+
+
+def read(source: str, path: str) -> LaunchFile:
+    """Read the YAML, or the JSON of training arguments."""
+    is_json = source.lstrip().startswith("{")
+    found = json_settings(source, path) if is_json else yaml_settings(source, path)
+    old_is_right = any(entry.key == _F + "version" and str(entry.value) == "1" for entry in found)
+    deprecated = {} if old_is_right else DEPRECATED
+    return collect("accelerate", found, KEYS, lambda key: key.split(".")[0] in TOP_LEVEL, deprecated)
+
+
+def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
+    """Return the plan that Accelerate would run with these settings on the request's cluster.
+
+    Raises
+    ------
+    BadInput
+        The degrees do not multiply to the processes.
+    """
+    num_gpus = launch.get("num_gpus", request.cluster.num_gpus)
+    t, c = launch.get("tensor_parallel", 1), launch.get("context_parallel", 1)
+    sharded = (
+        launch.get("distributed_type", "FSDP" if "shard_degree" in launch.fields else "MULTI_GPU") == "FSDP"
+    )
+    rep = launch.get("replicate_degree", 1)
+    if num_gpus % (rep * t * c):
+        raise BadInput(f"{num_gpus} processes are not a multiple of dp_replicate x tp x cp = {rep * t * c}")
+    shard = launch.get("shard_degree", num_gpus // (rep * t * c)) if sharded else num_gpus // (rep * t * c)
+    if rep * shard * t * c != num_gpus:
+        raise BadInput(
+            f"dp_replicate {rep} x dp_shard {shard} x cp {c} x tp {t} is {rep * shard * t * c}, "
+            f"not {num_gpus} processes"
+        )
+    zero = (3 if launch.get("reshard", True) else 2) if sharded else 0
+    d, b = rep * shard, launch.get("micro_batch", 1)
+    checkpointed = launch.get("checkpointing", False) or launch.get("checkpointing_by_trainer", False)
+    kinds = {word: kind for kind, word in ROTATIONS.items()}
+    plan = make_plan(
+        tensor_parallel=t,
+        data_parallel=d,
+        context_parallel=c,
+        context_parallel_kind=kinds[launch.get("rotation", "allgather")] if c > 1 else "ring",
+        zero_stage=zero,
+        shard_group_size=shard * c if zero else 1,
+        micro_batch=b,
+        num_microbatches=launch.get("num_microbatches", max(1, request.workload.global_batch // (d * b))),
+        recompute="full" if checkpointed else "none",
+        precision=_precision(launch),
+    )
+    return plan.model_copy(update={"stages": even_stages(request.model, plan)})
+
+
+def _precision(launch: LaunchFile) -> str:
+    words = {word: precision for precision, word in PRECISIONS.items()}
+    if "mixed_precision" in launch.fields:
+        return words[launch.get("mixed_precision")]
+    return "bf16" if launch.get("bf16", False) else "fp16" if launch.get("fp16", False) else "fp32"

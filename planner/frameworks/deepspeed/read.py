@@ -1,0 +1,161 @@
+"""Read DeepSpeed's JSON, the Hugging Face arguments beside it, and Megatron-DeepSpeed flags."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from planner.errors import BadInput
+from planner.frameworks.launch import (
+    Key,
+    LaunchFile,
+    collect,
+    even_stages,
+    make_plan,
+    positive,
+    schedule_of,
+    text,
+    whole,
+    yes,
+)
+from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
+from planner.frameworks.shell import read_flags
+from planner.frameworks.text_formats import json_settings
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+
+
+def batch_number(value: Any) -> int | None:
+    """Read a batch size; ``auto`` (filled in by Hugging Face) is no number."""
+    return None if value == "auto" else positive(value)
+
+
+def zero_stage(value: Any) -> int:
+    """Read a ZeRO stage."""
+    stage = whole(value)
+    if stage not in {0, 1, 2, 3}:
+        raise ValueError("must be 0, 1, 2 or 3")
+    return stage
+
+
+KEYS: dict[str, Key] = {
+    "train_batch_size": Key("global_batch", batch_number),
+    "train_micro_batch_size_per_gpu": Key("micro_batch", batch_number),
+    "gradient_accumulation_steps": Key("num_microbatches", batch_number),
+    "per_device_train_batch_size": Key("micro_batch", batch_number),
+    "zero_optimization.stage": Key("zero_stage", zero_stage),
+    "zero_optimization.offload_optimizer.device": Key("offload", text),
+    "bf16.enabled": Key("bf16", yes),
+    "fp16.enabled": Key("fp16", yes),
+    "bf16": Key("bf16", yes),
+    "fp16": Key("fp16", yes),
+    "pipeline.stages": Key("pipeline_parallel", positive),
+    "pipeline.activation_checkpoint_interval": Key("checkpoint_interval", whole),
+    "tensor_parallel.autotp_size": Key("tensor_parallel", positive),
+    "tensor_parallel.tp_size": Key("tensor_parallel", positive),
+    "tensor_parallel.tensor_parallel.tp_size": Key("tensor_parallel", positive),
+    "sequence_parallel_size": Key("context_parallel", positive),
+    "expert_parallel.autoep_size": Key("expert_parallel", positive),
+    "expert_parallel.expert_tensor_parallel_size": Key("expert_tensor_parallel", positive),
+    "activation_checkpointing.number_checkpoints": Key("checkpoints", positive),
+    "gradient_checkpointing": Key("checkpointing", yes),
+}
+
+FLAGS: dict[str, Key] = {
+    "--tensor-model-parallel-size": Key("tensor_parallel", positive),
+    "--pipeline-model-parallel-size": Key("pipeline_parallel", positive),
+    "--ds-sequence-parallel-size": Key("context_parallel", positive),
+    "--zero-stage": Key("zero_stage", zero_stage),
+    "--micro-batch-size": Key("micro_batch", positive),
+    "--global-batch-size": Key("global_batch", positive),
+    "--seq-length": Key("seq_length", positive),
+    "--checkpoint-activations": Key("checkpointing", yes),
+    "--bf16": Key("bf16", yes),
+    "--fp16": Key("fp16", yes),
+    "--num-layers": Key("model.num_layers", positive),
+    "--hidden-size": Key("model.hidden_size", positive),
+    "--ffn-hidden-size": Key("model.ffn_hidden_size", positive),
+    "--num-attention-heads": Key("model.num_heads", positive),
+    "--num-key-value-heads": Key("model.num_kv_heads", positive),
+}
+
+
+@cache
+def known_keys() -> frozenset[str]:
+    """Keys of ``ds_config.json`` in DeepSpeed 0.19.8; ``section.*`` where any inner key passes."""
+    return frozenset(Path(__file__).with_name("keys.txt").read_text(encoding="utf-8").split())
+
+
+DEPRECATED = {
+    "zero_optimization.cpu_offload": "zero_optimization.offload_optimizer.device = cpu",
+    "zero_optimization.cpu_offload_param": "zero_optimization.offload_param.device = cpu",
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
+    "zero_optimization.legacy_stage1": "nothing: it has no effect",
+    "fp16.type": "bf16.enabled",
+}
+
+
+def _is_known(key: str) -> bool:
+    head, _, rest = key.partition(".")
+    return f"{head}.*" in known_keys() or ".".join([head, *rest.split(".")[:1]]).strip(".") in known_keys()
+
+
+def read(source: str, path: str) -> LaunchFile:
+    """Read JSON, or a script with Megatron-DeepSpeed flags."""
+    if source.lstrip().startswith("{"):
+        return collect("deepspeed", json_settings(source, path), KEYS, _is_known, DEPRECATED)
+    found = [entry for entry in read_flags(source, path) if not is_launcher_flag(entry.key)]
+    return collect("deepspeed", found, FLAGS | LAUNCHER_KEYS, lambda key: True)
+
+
+def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
+    """Return the plan that DeepSpeed would run with these settings on the request's cluster.
+
+    Raises
+    ------
+    BadInput
+        Degrees and batch contradict each other.
+    """
+    t, c, p = (launch.get(name, 1) for name in ("tensor_parallel", "context_parallel", "pipeline_parallel"))
+    d, b, m = _batch(launch, request, t * c * p)
+    zero = launch.get("zero_stage", 0)
+    checkpointed = launch.get("checkpointing", False) or "checkpoints" in launch.fields
+    recompute = "full" if checkpointed or launch.get("checkpoint_interval", 0) else "none"
+    plan = make_plan(
+        tensor_parallel=t,
+        pipeline_parallel=p,
+        schedule=schedule_of(p, 1),
+        data_parallel=d,
+        context_parallel=c,
+        context_parallel_kind="all_to_all" if c > 1 else "ring",
+        expert_parallel=launch.get("expert_parallel", 1),
+        expert_tensor_parallel=launch.get("expert_tensor_parallel", 1),
+        zero_stage=zero,
+        shard_group_size=d * c if zero else 1,
+        micro_batch=b,
+        num_microbatches=m,
+        recompute=recompute,
+        offload="optimizer" if launch.get("offload", "none") in {"cpu", "nvme"} else "none",
+        precision="bf16" if launch.get("bf16", False) else "fp16" if launch.get("fp16", False) else "fp32",
+    )
+    return plan.model_copy(update={"stages": even_stages(request.model, plan)})
+
+
+def _batch(launch: LaunchFile, request: PlanRequest, others: int) -> tuple[int, int, int]:
+    """Replicas, micro-batch and accumulation; two of the three batch settings give the third."""
+    total, b, m = (launch.get(name) for name in ("global_batch", "micro_batch", "num_microbatches"))
+    if total and b and m:
+        if total % (b * m):
+            raise BadInput(f"train_batch_size {total} is no multiple of micro-batch {b} x accumulation {m}")
+        return total // (b * m), b, m
+    num_gpus = launch.get("num_gpus", request.cluster.num_gpus)
+    if num_gpus % others:
+        raise BadInput(f"{num_gpus} GPUs are not a multiple of tensor x sequence x pipeline = {others}")
+    d = num_gpus // others
+    total = total or (b * m * d if b and m else request.workload.global_batch)
+    b = b or (total // (m * d) if m else max(1, total // d))
+    m = m or total // (b * d)
+    if total != b * m * d:
+        raise BadInput(f"a batch of {total} is not micro-batch {b} x accumulation {m} x {d} replicas")
+    return d, b, m

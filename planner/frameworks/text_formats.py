@@ -1,0 +1,142 @@
+"""Settings out of TOML, YAML, JSON and Python literals, each with the line on which it stands."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from planner.errors import BadInput
+from planner.frameworks.launch import Found
+
+
+def flatten(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted key and value of every leaf; lists are leaves."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from flatten(value, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, tree
+
+
+def toml_settings(source: str, path: str) -> list[Found]:
+    """Read TOML.
+
+    Raises
+    ------
+    BadInput
+        The text is no TOML.
+    """
+    try:
+        tree = tomllib.loads(source)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path}: not TOML: {error}") from error
+    lines: dict[str, int] = {}
+    section = ""
+    for number, line in enumerate(source.splitlines(), 1):
+        header = re.match(r"\s*\[([^\[\]]+)\]", line)
+        setting = re.match(r"""\s*["']?([\w.-]+)["']?\s*=""", line)
+        if header:
+            section = header.group(1).strip()
+        elif setting:
+            lines.setdefault(f"{section}.{setting.group(1)}".strip("."), number)
+    return [Found(key, value, path, lines.get(key, 1)) for key, value in flatten(tree)]
+
+
+def json_settings(source: str, path: str) -> list[Found]:
+    """Read JSON.
+
+    Raises
+    ------
+    BadInput
+        The text is no JSON object.
+    """
+    try:
+        tree = json.loads(source)
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise BadInput(f"{path}: JSON nested too deeply") from error
+    if not isinstance(tree, dict):
+        raise BadInput(f"{path}: a JSON object is expected, not {type(tree).__name__}")
+    return [Found(key, value, path, _json_line(source, key)) for key, value in flatten(tree)]
+
+
+def _json_line(source: str, key: str) -> int:
+    """Line of a dotted key: its parts are looked up one after the other."""
+    at = 0
+    for part in key.split("."):
+        match = re.compile(re.escape(json.dumps(part)) + r"\s*:").search(source, at)
+        at = match.start() if match else at
+    return source.count("\n", 0, at) + 1
+
+
+def yaml_settings(source: str, path: str) -> list[Found]:
+    """Read YAML with the safe loader; aliases are resolved, tags are refused.
+
+    Raises
+    ------
+    BadInput
+        The text is no YAML mapping.
+    """
+    try:
+        node = yaml.compose(source, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadInput(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(node, yaml.MappingNode):
+        raise BadInput(f"{path}: a YAML mapping is expected")
+    return list(_leaves(node, path, ""))
+
+
+def _leaves(node: yaml.MappingNode, path: str, prefix: str) -> Iterator[Found]:
+    for key_node, value_node in node.value:
+        key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
+        if isinstance(value_node, yaml.MappingNode):
+            yield from _leaves(value_node, path, key)
+        else:
+            yield Found(key, _plain(value_node, path), path, key_node.start_mark.line + 1)
+
+
+def _plain(node: yaml.Node, path: str) -> Any:
+    try:
+        return yaml.safe_load(yaml.serialize(node))
+    except yaml.YAMLError as error:
+        raise BadInput(f"{path}:{node.start_mark.line + 1}: {' '.join(str(error).split())}") from error
+
+
+def python_literals(source: str, path: str) -> list[Found]:
+    """Read constants of a Python file that are assigned literals: ``NAME = {...}``; nothing is executed.
+
+    A dictionary's keys become ``NAME.key``.
+
+    Raises
+    ------
+    BadInput
+        The text is no Python.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path}: not Python: {error}") from error
+    found: list[Found] = []
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            found += _literal(statement.targets[0].id, statement.value, path)
+    return found
+
+
+def _literal(name: str, node: ast.expr, path: str) -> Iterator[Found]:
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant):
+                yield from _literal(f"{name}.{key.value!s}", value, path)
+        return
+    try:
+        yield Found(name, ast.literal_eval(node), path, node.lineno)
+    except ValueError:
+        return

@@ -1,0 +1,253 @@
+"""Read torchtitan settings: TOML (0.2.2), command line, or the constants of a registry module (0.3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from planner.errors import BadInput
+from planner.frameworks.launch import (
+    Found,
+    Key,
+    LaunchFile,
+    collect,
+    even_stages,
+    make_plan,
+    microbatches,
+    one_of,
+    positive,
+    stages_of,
+    text,
+    whole,
+    yes,
+)
+from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
+from planner.frameworks.shell import read_flags
+from planner.frameworks.text_formats import python_literals, toml_settings
+from planner.frameworks.torchtitan.settings import RESHARD, SCHEDULES
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+
+SCHEDULE_NAMES = {name.lower(): schedule for schedule, name in SCHEDULES.items()}
+ROTATIONS = {"alltoall": "ring", "allgather": "all_gather"}
+
+
+def mapped(words: dict[str, Any]) -> Callable[[Any], Any]:
+    """Return a reader of one of a few words, each with our value."""
+
+    def convert(value: Any) -> Any:
+        word = str(value).lower()
+        if word not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
+        return words[word]
+
+    return convert
+
+
+def layer_counts(value: Any) -> list[int]:
+    """Layers of every stage of ``module_fqns_per_model_part``."""
+    if not isinstance(value, list) or not all(isinstance(stage, list) for stage in value):
+        raise ValueError("must be a list of lists of module names")
+    return [sum(str(name).startswith("layers.") for name in stage) for stage in value]
+
+
+def converters(value: Any) -> str | None:
+    """Number format of the converters of 0.2.2."""
+    names = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "mxfp8" if ".mx" in names else "fp8" if "float8" in names else None
+
+
+KEYS: dict[str, Key] = {
+    "parallelism.data_parallel_replicate_degree": Key("replicate_degree", positive),
+    "parallelism.data_parallel_shard_degree": Key("shard_degree", whole),
+    "parallelism.fsdp_reshard_after_forward": Key("reshard", one_of("default", "always", "never")),
+    "parallelism.tensor_parallel_degree": Key("tensor_parallel", positive),
+    "parallelism.enable_sequence_parallel": Key("sequence_parallel", yes),
+    "parallelism.pipeline_parallel_degree": Key("pipeline_parallel", positive),
+    "parallelism.pipeline_parallel_schedule": Key("schedule", mapped(SCHEDULE_NAMES)),
+    "parallelism.pipeline_parallel_microbatch_size": Key("pipeline_microbatch", positive),
+    "parallelism.pipeline_parallel_layers_per_stage": Key("layers_per_stage", positive),
+    "parallelism.pipeline_parallel_first_stage_less_layers": Key("first_less", whole),
+    "parallelism.pipeline_parallel_last_stage_less_layers": Key("last_less", whole),
+    "parallelism.module_fqns_per_model_part": Key("layout", layer_counts),
+    "parallelism.context_parallel_degree": Key("context_parallel", positive),
+    "parallelism.context_parallel_rotate_method": Key("context_parallel_kind", mapped(ROTATIONS)),
+    "parallelism.expert_parallel_degree": Key("expert_parallel", positive),
+    "parallelism.expert_tensor_parallel_degree": Key("expert_tensor_parallel", positive),
+    "training.local_batch_size": Key("local_batch", positive),
+    "training.global_batch_size": Key("global_batch", whole),
+    "training.seq_len": Key("seq_length", positive),
+    "training.mixed_precision_param": Key("dtype", text),
+    "activation_checkpoint.mode": Key("recompute", mapped({w: w for w in ("none", "selective", "full")})),
+    "ACTIVATION_CHECKPOINT": Key("recompute", mapped({w: w for w in ("none", "selective", "full")})),
+    "PRECISION": Key("precision", text),
+    "model.converters": Key("low_precision", converters),
+    "MODEL.n_layers": Key("model.num_layers", positive),
+    "MODEL.dim": Key("model.hidden_size", positive),
+    "MODEL.n_heads": Key("model.num_heads", positive),
+    "MODEL.n_kv_heads": Key("model.num_kv_heads", positive),
+    "MODEL.head_dim": Key("model.head_dim", positive),
+    "MODEL.hidden_dim": Key("model.ffn_hidden_size", positive),
+    "MODEL.vocab_size": Key("model.vocab_size", positive),
+    "MODEL.num_experts": Key("model.num_experts", positive),
+    "MODEL.top_k": Key("model.experts_per_token", positive),
+    "MODEL.moe_hidden_dim": Key("model.expert_ffn_hidden_size", positive),
+}
+SECTIONS = {"PARALLELISM": "parallelism", "TRAINING": "training"}
+"""Constants of a registry module and the section they stand for."""
+
+DEPRECATED = {
+    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+    "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
+    "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
+    "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
+    "training.batch_size": "training.local_batch_size",
+    "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
+    "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
+    "parallelism.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+}
+"""Names of older releases."""
+
+
+@cache
+def known_keys() -> frozenset[str]:
+    """Keys of 0.2.2 and of the parallelism, training, compile, comm and debug sections of 0.3.0."""
+    return frozenset(Path(__file__).with_name("keys.txt").read_text(encoding="utf-8").split())
+
+
+def _is_known(key: str) -> bool:
+    return key in known_keys() or is_launcher_flag("--" + key) or key.split(".")[0] in {"PRECISION", "MODEL"}
+
+
+def read(source: str, path: str) -> LaunchFile:
+    """Read a TOML file, a script with torchtitan's flags, or a registry module."""
+    if re.search(r"^PARALLELISM\s*=", source, re.MULTILINE):
+        found = [_renamed(entry) for entry in python_literals(source, path)]
+    elif re.search(r"^\s*\[[a-z_.]+\]", source, re.MULTILINE) and "--parallelism." not in source:
+        found = toml_settings(source, path)
+    else:
+        found = [*_flags(source, path), *_subcommand(source, path)]
+    launchers = {name.removeprefix("--"): key for name, key in LAUNCHER_KEYS.items()}
+    return collect("torchtitan", found, KEYS | launchers, _is_known, DEPRECATED)
+
+
+def _renamed(entry: Found) -> Found:
+    head, _, rest = entry.key.partition(".")
+    key = f"{SECTIONS[head]}.{rest}" if head in SECTIONS else entry.key
+    return Found(key, entry.value, entry.path, entry.line)
+
+
+def _flags(source: str, path: str) -> list[Found]:
+    flags = [
+        Found(entry.key.removeprefix("--").replace("-", "_"), entry.value, path, entry.line)
+        for entry in read_flags(source, path)
+        if not is_launcher_flag(entry.key) and entry.key not in {"--module", "--config"}
+    ]
+    return [entry for entry in flags if "." in entry.key]
+
+
+def _subcommand(source: str, path: str) -> list[Found]:
+    """``activation-checkpoint:full`` at the end of a command line."""
+    match = re.search(r"\bactivation-checkpoint:([\w-]+)", source)
+    if match is None:
+        return []
+    line = source.count("\n", 0, match.start()) + 1
+    return [Found("activation_checkpoint.mode", match.group(1).lower(), path, line)]
+
+
+def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
+    """Return the plan that torchtitan would run with these settings on the request's cluster.
+
+    Raises
+    ------
+    BadInput
+        The degrees do not multiply to the GPUs, or the batch does not divide.
+    """
+    t, c, p = (launch.get(name, 1) for name in ("tensor_parallel", "context_parallel", "pipeline_parallel"))
+    rep, shard = _data_degrees(launch, request, t * c * p)
+    d = rep * shard
+    zero, group = _sharding(launch, shard * c, p)
+    b = launch.get("pipeline_microbatch", 1) if p > 1 else launch.get("local_batch", 8)
+    global_batch = launch.get("global_batch", -1)
+    if global_batch <= 0:
+        global_batch = launch.get("local_batch", 8) * d
+    schedule = launch.get("schedule", "1f1b") if p > 1 else "none"
+    counts, v = _layout(launch, request, p, schedule)
+    plan = make_plan(
+        tensor_parallel=t,
+        pipeline_parallel=p,
+        virtual_stages=v,
+        schedule=schedule,
+        data_parallel=d,
+        context_parallel=c,
+        context_parallel_kind=launch.get("context_parallel_kind", "all_gather") if c > 1 else "ring",
+        expert_parallel=launch.get("expert_parallel", 1),
+        expert_tensor_parallel=launch.get("expert_tensor_parallel", 1),
+        zero_stage=zero,
+        shard_group_size=group,
+        sequence_parallel=launch.get("sequence_parallel", True) and t > 1,
+        micro_batch=b,
+        num_microbatches=microbatches(global_batch, d, b),
+        recompute=launch.get("recompute", "selective"),
+        precision=_precision(launch),
+    )
+    stages = stages_of(counts, plan) if counts else even_stages(request.model, plan)
+    return plan.model_copy(update={"stages": stages})
+
+
+def _data_degrees(launch: LaunchFile, request: PlanRequest, others: int) -> tuple[int, int]:
+    rep, shard = launch.get("replicate_degree", 1), launch.get("shard_degree", -1)
+    if shard == -1:
+        num_gpus = launch.get("num_gpus", request.cluster.num_gpus)
+        if num_gpus % (rep * others):
+            raise BadInput(f"{num_gpus} GPUs are not a multiple of replicate x cp x tp x pp = {rep * others}")
+        shard = num_gpus // (rep * others)
+    return rep, shard
+
+
+def _sharding(launch: LaunchFile, shard_ranks: int, p: int) -> tuple[int, int]:
+    """ZeRO stage and shard group: resharding is on by default, and off with a pipeline."""
+    stages = {word: stage for stage, word in RESHARD.items()}
+    reshard = launch.get("reshard", "default")
+    default = 0 if shard_ranks == 1 else 2 if p > 1 else 3
+    zero = stages.get(reshard, default)
+    return zero, shard_ranks if zero else 1
+
+
+def _precision(launch: LaunchFile) -> str:
+    if "precision" in launch.fields:
+        return str(launch.get("precision"))
+    return launch.get("low_precision") or ("fp32" if launch.get("dtype", "bfloat16") == "float32" else "bf16")
+
+
+def _layout(launch: LaunchFile, request: PlanRequest, p: int, schedule: str) -> tuple[list[int] | None, int]:
+    """Layers of every stage where the file says them, and chunks per rank.
+
+    By itself torchtitan counts the embedding and the head as so many layers and spreads all evenly.
+    """
+    if p == 1:
+        return None, 1
+    if "layout" in launch.fields:
+        counts: list[int] = launch.get("layout")
+        if len(counts) % p:
+            raise BadInput(f"{len(counts)} model parts are not a multiple of {p} pipeline ranks")
+        return counts, len(counts) // p
+    first, last = launch.get("first_less", 1), launch.get("last_less", 1)
+    total = request.model.num_layers + first + last
+    v = 1 if schedule in {"gpipe", "1f1b"} else 2
+    if "layers_per_stage" in launch.fields:
+        stages = -(-total // launch.get("layers_per_stage"))
+        if stages % p:
+            raise BadInput(
+                f"{request.model.num_layers} layers in stages of {launch.get('layers_per_stage')} make "
+                f"{stages} stages, not a multiple of {p} pipeline ranks"
+            )
+        v = stages // p
+    base, extra = divmod(total, p * v)
+    counts = [base + (index < extra) for index in range(p * v)]
+    counts[0] -= first
+    counts[-1] -= last
+    return counts, v
