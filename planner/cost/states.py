@@ -212,11 +212,17 @@ def _precision_bytes(setting: Setting, habits: MemoryHabits) -> tuple[float, flo
 
 
 def _spread_master(count: Any, ranks: Any, setting: Setting, habits: MemoryHabits) -> StateBytes:
+    """State where the shard is the fp32 master: from ZeRO-2 on, whole weights are kept besides or gathered.
+
+    Under a pipeline (FSDP2 does not reshard between micro-batches) whole gradients accumulate as well.
+    """
     stage = setting.zero_stage
-    whole = np.where(keeps_whole_weights(setting) & (np.asarray(ranks) > 1), 1.0, 0.0) * (stage >= 2)
+    shared = np.asarray(ranks) > 1
+    whole = np.where(keeps_whole_weights(setting) & shared, habits.weight_bytes, 0.0) * (stage >= 2)
+    piped = np.where((np.asarray(setting.pipeline_parallel) > 1) & shared, habits.gradient_bytes, 0.0)
     shard = ranks if stage >= 2 else 1
     return StateBytes(
-        weights_bytes=count * (MASTER_BYTES / shard + whole * habits.weight_bytes),
-        gradients_bytes=count * habits.gradient_bytes / shard,
+        weights_bytes=count * (MASTER_BYTES / shard + whole),
+        gradients_bytes=count * (habits.gradient_bytes / shard + piped * (stage >= 2)),
         optimizer_bytes=count * (habits.optimizer_bytes - MASTER_BYTES) / (ranks if stage >= 1 else 1),
     )
