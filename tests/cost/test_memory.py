@@ -51,7 +51,7 @@ SIMUMAX = [
     (DEEPSEEK_V3, {"d": 4, "e": 4, "p": 2}, 4096, 114.00),
     (DEEPSEEK_V2, {"d": 4, "e": 4, "p": 2}, 4096, 44.70),
 ]
-"""SimuMax on 8 B200, Megatron-LM with Transformer Engine, fused loss, distributed optimizer: allocated GiB."""
+"""SimuMax on 8 B200: Megatron-LM, Transformer Engine, fused loss, distributed optimizer; allocated GiB."""
 
 
 def ask(
