@@ -1,8 +1,8 @@
 """What a setting costs: pure functions over numbers or numpy arrays, in named terms that add up.
 
 Where to start: ``step.step_time`` and ``step.balanced_step_time`` (seconds), ``memory.memory`` (bytes),
-``flops.model_flops_per_token``, ``confidence.error_band_pct``. Nothing is imported here, so that one part can be
-used without loading the others.
+``flops.model_flops_per_token``, ``confidence.error_band_pct``. Nothing is imported here, so that one part can
+be used without loading the others.
 
 Letters used in function bodies, as the sources print them:
 

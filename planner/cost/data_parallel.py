@@ -37,7 +37,7 @@ def data_parallel_time(
 
     Notes
     -----
-    ZeRO-0: all-reduce of the gradients. ZeRO-1: reduce-scatter of the gradients, all-gather of the 16-bit weights.
+    ZeRO-0: all-reduce of the gradients. ZeRO-1: reduce-scatter of the gradients, all-gather of the weights.
     ZeRO-2 only gathers here, ZeRO-3 nothing: their other traffic repeats every micro-batch and is part of the
     layer's time.
     """

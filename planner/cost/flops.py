@@ -76,7 +76,7 @@ def model_flops_per_token(model: Model, seq_length: int) -> float:
 
     Notes
     -----
-    3 x forward: 2 FLOPs per active matrix parameter (LM head in, embedding out), and 2 a (d_qk + d_v) FLOPs per
+    3 x forward: 2 FLOPs per active matrix parameter (LM head in, embedding out), 2 a (d_qk + d_v) FLOPs per
     token and attended position; a causal token attends s/2 positions on average, w - w (w - 1)/(2 s) with a
     window. MTP modules count.
 

@@ -23,13 +23,14 @@ from planner.spec.request import PlanRequest
 SCORE_BYTES_FORWARD = 9.0
 SCORE_BYTES_BACKWARD = 11.0
 """Moved per attention score by softmax and dropout kernels when attention is not fused: forward reads and
-writes 2 B twice and a mask byte, backward reads 2 + 2 and writes 2, reads 2 + 1 and writes 2 (arXiv 2205.05198)."""
+writes 2 B twice and a mask byte; backward reads 2 + 2 and writes 2, then reads 2 + 1 and writes 2
+(arXiv 2205.05198)."""
 UNFUSED = "unfused"
 """Attention "kernel" of training before FlashAttention: two batched products with the scores in memory."""
 ALIGNED_HEAD = 8
 MISALIGNED_SLOWDOWN = 10.0
-"""Batched products of 16-bit heads whose width is no multiple of 8 elements (16 bytes) leave the tensor cores; fitted
-on the BigScience rows with head dims 108, 145 and 150 (A100)."""
+"""Batched products of 16-bit heads whose width is no multiple of 8 elements (16 bytes) leave the tensor cores;
+fitted on BigScience rows with head dims 108, 145 and 150 (A100)."""
 QUERY_BLOCK = 128
 """Query rows that one thread block of a fused attention kernel handles (FlashAttention 2 and 3)."""
 
@@ -39,8 +40,8 @@ def layer_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> Layer
 
     Notes
     -----
-    Forward: products, attention, elementwise kernels, exposed collectives. The backward pass computes input and
-    weight gradients of every product; attention, elementwise work and all collectives count with the
+    Forward: products, attention, elementwise kernels, exposed collectives. The backward pass computes input
+    and weight gradients of every product; attention, elementwise work and all collectives count with the
     input gradients. Frozen weights (adapters) leave out weight gradients.
     """
     tokens = tokens_per_micro_batch(setting, request)
@@ -111,12 +112,17 @@ def _imbalance(gemm: Gemm, request: PlanRequest) -> float:
     return request.framework.time.expert_imbalance if gemm.expert else 1.0
 
 
+def _efficiency(gemm: Gemm, request: PlanRequest) -> float:
+    habits = request.framework.time
+    return habits.kernel_efficiency * (habits.expert_kernel_efficiency if gemm.expert else 1.0)
+
+
 def _forward_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
     rows = gemm.m * _imbalance(gemm, request)
     seconds = gemm_time(
         rows, gemm.n, gemm.k, request.cluster.accelerator, _precision(gemm, setting), gemm.count
     )
-    return seconds / request.framework.time.kernel_efficiency
+    return seconds / _efficiency(gemm, request)
 
 
 def _input_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
@@ -124,7 +130,7 @@ def _input_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
     seconds = gemm_time(
         rows, gemm.k, gemm.n, request.cluster.accelerator, _precision(gemm, setting), gemm.count
     )
-    return seconds / request.framework.time.kernel_efficiency
+    return seconds / _efficiency(gemm, request)
 
 
 def _weight_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
@@ -137,7 +143,7 @@ def _weight_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
         slowdown=habits.weight_gradient_slowdown,
         fp32_output=request.framework.memory.gradient_bytes >= 4.0,
     )  # fmt: skip
-    return seconds / habits.kernel_efficiency
+    return seconds / _efficiency(gemm, request)
 
 
 def _attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
@@ -174,8 +180,8 @@ def _unfused_attention(setting: Setting, request: PlanRequest, backward: bool) -
 def _elementwise(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
     """Norms, residual additions, rotary embedding, activation, and the experts' permutation.
 
-    Bytes per token (16-bit, fused; physics: memory-bound ops): norm 4h forward and 8h backward, residual addition
-    6h (dropout 1h more), rotary 4 (a + g) d, gated activation 6f and 10f, plain activation 4f and 6f,
+    Bytes per token (16-bit, fused; physics: memory-bound ops): norm 4h forward and 8h backward, residual
+    addition 6h (dropout 1h more), rotary 4 (a + g) d, gated activation 6f and 10f, plain activation 4f and 6f,
     permutation and its inverse 4 h k each.
     """
     model, habits, accelerator = request.model, request.framework.time, request.cluster.accelerator
@@ -200,7 +206,7 @@ def _elementwise(kind: LayerKind, setting: Setting, request: PlanRequest, backwa
 
 
 def _accumulation(local: LocalParameters, setting: Setting, request: PlanRequest) -> Any:
-    """Adding a micro-batch's gradients to the sum, where no kernel does it on the way; nothing for one micro-batch."""
+    """Adding a micro-batch's gradients to the sum, where no kernel does it on the way; none for one batch."""
     if request.workload.frozen_weights or setting.zero_stage >= 2:
         return 0.0
     moved = request.framework.time.gradient_accumulation_bytes * local.total
@@ -222,8 +228,12 @@ def _recompute(
 
 def _module(name: str, kind: LayerKind, setting: Setting, request: PlanRequest, forward: WorkTime) -> Any:
     """Forward time of one module that selective recompute may name."""
-    wanted = {"mlp": ("mlp_in", "mlp_out"), "mla_up_proj": ("query_up", "kv_up"),
-              "shared_experts": ("shared_in", "shared_out"), "moe": ("router", "expert_in", "expert_out")}  # fmt: skip
+    wanted = {
+        "mlp": ("mlp_in", "mlp_out"),
+        "mla_up_proj": ("query_up", "kv_up"),
+        "shared_experts": ("shared_in", "shared_out"),
+        "moe": ("router", "expert_in", "expert_out"),
+    }
     tokens = tokens_per_micro_batch(setting, request)
     gemms = [
         gemm

@@ -77,11 +77,11 @@ def tensor_comm(
 
     Notes
     -----
-    Two column/row pairs a layer (one where the MLP's experts are not split). Forward with sequence parallelism: an
-    all-gather and a reduce-scatter of 2 b s h / c bytes a pair; without, an all-reduce. Backward: the row side's
-    gradient is gathered first (exposed); the column side's input is gathered again beside the input-gradient
-    product and its gradient scattered beside the weight-gradient product. Without SP one all-reduce beside the
-    weight-gradient product.
+    Two column/row pairs a layer (one where the MLP's experts are not split). Forward with sequence
+    parallelism: an all-gather and a reduce-scatter of 2 b s h / c bytes a pair; without, an all-reduce.
+    Backward: the row side's gradient is gathered first (exposed); the column side's input is gathered again
+    beside the input-gradient product and its gradient scattered beside the weight-gradient product. Without
+    SP one all-reduce beside the weight-gradient product.
 
     References
     ----------
@@ -169,8 +169,8 @@ def expert_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> tupl
 
     Notes
     -----
-    Each rank sends its b s / (c t) tokens to k experts and gets them back: an all-to-all of k copies, or a kernel
-    that sends one copy to each distinct rank. Backward sends the gradients the same two ways.
+    Each rank sends its b s / (c t) tokens to k experts and gets them back: an all-to-all of k copies, or a
+    kernel that sends one copy to each distinct rank. Backward sends the gradients the same two ways.
     """
     if not kind.moe:
         return 0.0, 0.0
@@ -223,7 +223,7 @@ def shard_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> tuple
 
 
 def shard_groups(dense: Any, expert: Any, setting: Setting) -> list[tuple[Any, Group, Group]]:
-    """Parameters with the group that shards them and the group that repeats the shards, dense then experts."""
+    """Parameters with the group that shards them and the group that repeats the shards: dense, experts."""
     dense_ranks, expert_ranks = shard_ranks(setting)
     whole, experts = replica_group(setting), expert_replica_group(setting)
     groups = [(dense, Group(dense_ranks, whole.stride), _outer(whole, dense_ranks))]

@@ -146,7 +146,7 @@ class _DualPipeRank:
 
 
 def _dualpipe(half: int, rank: int, main_steps: int, flipped: bool = False) -> list[Op]:
-    """DualPipe's eight steps on the rank that is ``rank`` away from its end of a half pipe of ``half`` ranks."""
+    """DualPipe's eight steps on the rank that is ``rank`` away from its end of a half pipe."""
     build, inner = _DualPipeRank(flipped), half - rank - 1
     for _ in range(2 * inner):
         build.forward(0)

@@ -1,4 +1,4 @@
-"""Pipeline schedules: what is in flight, closed forms for equal stages, and an exact simulator for any stages.
+"""Pipeline schedules: what is in flight, closed forms for equal stages, a simulator for any stages.
 
 Letters: p pipeline ranks, v chunks a rank, m micro-batches, F forward, D input-gradient and W weight-gradient
 time of one micro-batch on one rank (all its chunks), B = D + W.

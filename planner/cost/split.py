@@ -20,11 +20,17 @@ def default_stages(plan: Plan, model: Model, split: Split) -> tuple[StagePlan, .
     ----------
     split
         ``even``: the same number of layers everywhere; where only the layers plus embedding and head divide,
-        both count as a layer (Megatron's account-for-embedding and account-for-loss options); else earlier
-        stages take the remainder. ``cost``: nanotron's rule, by the number of matrix elements.
+        both count as a layer (Megatron's account-for-embedding and account-for-loss options); else the
+        remainder goes where the work is least, head and MTP counted by their FLOPs (a written layout).
+        ``cost``: nanotron's rule, by the number of matrix elements.
     """
     stages = plan.pipeline_parallel * plan.virtual_stages
-    counts = split_by_cost(model, stages) if split == "cost" else split_evenly(model.num_layers, stages)
+    if split == "cost":
+        counts = split_by_cost(model, stages)
+    elif model.num_layers % stages and (model.num_layers + 2) % stages and model.num_layers >= stages:
+        counts = split_by_load(model, plan)
+    else:
+        counts = split_evenly(model.num_layers, stages)
     chunks = [[0] * plan.virtual_stages for _ in range(plan.pipeline_parallel)]
     order = stage_order(plan.schedule, plan.pipeline_parallel, plan.virtual_stages)
     for count, (rank, chunk) in zip(counts, order, strict=True):
@@ -44,12 +50,43 @@ def split_evenly(num_layers: int, stages: int) -> list[int]:
     return [base + (index < extra) for index in range(stages)]
 
 
+def split_by_load(model: Model, plan: Plan) -> list[int]:
+    """Layers of every stage when each next one goes to the rank with the least work so far.
+
+    The work of the head, and of an MTP module (a layer and the head again), counts in layers by FLOPs; where
+    they outweigh it, the last stage gives layers away.
+    """
+    order = stage_order(plan.schedule, plan.pipeline_parallel, plan.virtual_stages)
+    base = model.num_layers // len(order)
+    layer = 2.0 * _active_elements(model)
+    head = 2.0 * model.vocab_size * model.hidden_size / layer
+    counts = [base] * len(order)
+    work = [float(base * plan.virtual_stages)] * plan.pipeline_parallel
+    work[order[-1][0]] += head + model.mtp_depth * (1.0 + head)
+    free = model.num_layers - base * len(order)
+    while work[order[-1][0]] > max(work[:-1], default=0.0) + 1.0 and counts[-1] > 0 and len(order) > 1:
+        counts[-1], work[order[-1][0]], free = counts[-1] - 1, work[order[-1][0]] - 1.0, free + 1
+    for _ in range(free):
+        rank = min(range(plan.pipeline_parallel), key=lambda r: work[r])
+        stage = min((i for i, place in enumerate(order) if place[0] == rank), key=lambda i: counts[i])
+        counts[stage] += 1
+        work[rank] += 1.0
+    return counts
+
+
+def _active_elements(model: Model) -> float:
+    """Matrix elements that a token meets in a typical (the last) layer."""
+    counts = layer_parameters(model, model.layer_kinds[-1])
+    routed = counts.routed_experts * model.experts_per_token / max(model.num_experts, 1)
+    return float(counts.attention + counts.dense_mlp + counts.shared_experts + routed)
+
+
 def split_by_cost(model: Model, stages: int) -> list[int]:
     """Layers of every stage when blocks fill stages up to equal shares of the model's matrix elements.
 
     References
     ----------
-    nanotron ``src/nanotron/models/base.py``: a stage takes blocks until their running cost passes its share;
+    nanotron ``src/nanotron/models/base.py``: a stage takes blocks until their running cost reaches its share;
     the LM head is a block, the embedding costs nothing.
     """
     blocks = [_matrix_elements(model, index) for index in range(model.num_layers)]
@@ -58,7 +95,7 @@ def split_by_cost(model: Model, stages: int) -> list[int]:
     counts, stage = [0] * stages, 0
     for index in range(model.num_layers):
         counts[stage] += 1
-        if stage < stages - 1 and running[index] > running[-1] * (stage + 1) / stages:
+        if stage < stages - 1 and running[index] >= running[-1] * (stage + 1) / stages * (1 - 1e-9):
             stage += 1
     return counts
 

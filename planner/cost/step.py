@@ -39,7 +39,7 @@ class UnitTimes:
 
     def chunk(self, load: ChunkLoad, chunks_per_rank: Any = 1) -> LayerTime:
         """Phases of one of a rank's chunks; its recompute is already added to ``backward_input``."""
-        total = self.embedding * load.embedding + self.head * load.head + self.mtp * load.mtp
+        total: LayerTime = self.embedding * load.embedding + self.head * load.head + self.mtp * load.mtp
         total = total + self.engine * (1.0 / chunks_per_rank)
         share = load.recompute_layers / np.maximum(load.num_layers, 1e-12)
         for kind, count in load.layers.items():
@@ -78,8 +78,8 @@ def exposed_hops(setting: Setting, request: PlanRequest) -> Any:
 
     Notes
     -----
-    Blocking sends: ``2 (p-1) m / p + 2 (p-2)`` times the chunks of a rank; interleaved schedules that overlap their
-    sends: warm-up and flush only, ``2 (p v - 1)`` (physics 5.3, simulated).
+    Blocking sends: ``2 (p-1) m / p + 2 (p-2)`` times the chunks of a rank; interleaved schedules that overlap
+    their sends: warm-up and flush only, ``2 (p v - 1)`` (physics 5.3, simulated).
     """
     p, v, m = (
         np.asarray(x) for x in (setting.pipeline_parallel, setting.virtual_stages, setting.num_microbatches)
@@ -173,7 +173,7 @@ def _rank_parameters(
 def _assemble(
     work: LayerTime, local: LocalParameters, setting: Setting, request: PlanRequest, idle_s: Any
 ) -> StepTime:
-    """Put the step together from one rank's phases per micro-batch, its parameters, and the schedule's idle time."""
+    """Put the step together from one rank's phases per micro-batch, its parameters and the idle time."""
     busy: WorkTime = work.total * np.asarray(setting.num_microbatches)
     forward_s, backward_s = work.forward.total, work.backward_input.total + work.backward_weight.total
     synchronisation = data_parallel_time(local, setting, request, forward_s, backward_s)
@@ -191,7 +191,7 @@ def _assemble(
 
 
 def straggler_fraction(setting: Setting, request: PlanRequest) -> Any:
-    """Growth of the step with the GPUs that wait for each other: a slope per doubling beyond one node. [1]."""
+    """Growth of the step with the GPUs that wait for each other, per doubling beyond one node. [1]."""
     gpus = (
         np.asarray(setting.tensor_parallel) * setting.context_parallel * setting.data_parallel
         * np.asarray(setting.pipeline_parallel)

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
-TIME = TimeHabits()
+TIME = TimeHabits(
+    attention_kernel="fa2",
+    kernel_efficiency=0.9,
+    elementwise_factor=1.3,
+)
 
 MEMORY = MemoryHabits(
     # FlagScale runs: Megatron code without fused cross entropy, rotary embedding or SwiGLU.

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
-TIME = TimeHabits(attention_kernel="fa2")
+TIME = TimeHabits(
+    # attention_efficiency, elementwise_factor, kernel_efficiency, overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction:
+    # fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 10 rows.
+    attention_kernel="fa2",
+    kernel_efficiency=0.95,
+    elementwise_factor=0.92,
+    tensor_comm_hidden_fraction=0.1067,
+    overlap_slowdown=0.1267,
+    attention_efficiency=0.5717,
+    step_overhead_s=0.04,
+)
 
 MEMORY = MemoryHabits(
     sharded_weights_are_master=True,

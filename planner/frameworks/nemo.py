@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
-TIME = TimeHabits()
+TIME = TimeHabits(
+    # elementwise_factor, expert_comm_hidden_fraction, kernels_per_moe_layer, overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction:
+    # fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 10 rows.
+    attention_kernel="cudnn",
+    elementwise_factor=1.3,
+    tensor_comm_hidden_fraction=0.3733,
+    overlap_slowdown=0.0267,
+    gradient_reduce_bytes=2.0,
+    deduplicates_dispatch=True,
+    step_overhead_s=0.03,
+)
 
 MEMORY = MemoryHabits(
     # MLPerf and performance recipes: bf16 gradients, FP8 primary weights (fp8_param_gather).

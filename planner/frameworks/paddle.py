@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
-TIME = TimeHabits()
+TIME = TimeHabits(
+    # attention_efficiency, elementwise_factor, kernel_efficiency, overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction:
+    # fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 10 rows.
+    attention_kernel="fa2",
+    kernel_efficiency=0.875,
+    elementwise_factor=1.28,
+    overlap_slowdown=0.1267,
+    attention_efficiency=0.915,
+)
 
 MEMORY = MemoryHabits(
     # fp16 (O2): 4 + 16/d with sharding stage 1, 2 + 18/d with stage 2.

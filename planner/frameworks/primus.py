@@ -7,7 +7,19 @@ from __future__ import annotations
 
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
-TIME = TimeHabits()
+TIME = TimeHabits(
+    # attention_efficiency, elementwise_factor, expert_comm_hidden_fraction, kernel_efficiency, kernels_per_moe_layer, overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction:
+    # fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 10 rows.
+    attention_kernel="ck",
+    kernel_efficiency=0.775,
+    elementwise_factor=2.51,
+    tensor_comm_hidden_fraction=0.1067,
+    overlap_slowdown=0.1267,
+    expert_comm_hidden_fraction=0.3467,
+    deduplicates_dispatch=True,
+    attention_efficiency=0.7733,
+    step_overhead_s=0.07,
+)
 
 MEMORY = MemoryHabits(
     # Megatron backend; unfused cross entropy unless switched on (fusing saves 4 bytes a logit).

@@ -93,9 +93,9 @@ class MemoryHabits(BaseModel):
     """Per logit, kept until the backward pass."""
     loss_peak_bytes: float = 8.0
     """Per logit, at the worst moment."""
-    head_gathered_bytes: float = 0.0
-    """Per token and hidden element on the stage with the head, not divided over the tensor ranks, when more
-    than one micro-batch accumulates."""
+    gathered_window_bytes: float = 0.0
+    """Per token and hidden element: gathered inputs of tensor-parallel products that wait for their stream while
+    the host runs ahead of the device. Not divided over the tensor ranks; see ``cost.memory``."""
     dummy_weight_gradients: bool = False
     """Transformer Engine keeps one 16-bit tensor per distinct weight shape."""
     activation_style: Literal["fused", "unfused"] = "fused"
@@ -181,14 +181,16 @@ class TimeHabits(BaseModel):
     microbatch_overhead_s: float = Field(default=0.0, ge=0)
     """Host time of the engine per micro-batch on a pipeline rank that nothing hides. [s]"""
 
+    expert_kernel_efficiency: float = Field(default=1.0, gt=0)
+    """Rate of the experts' grouped products over plain ones (padding, many small problems, uneven experts)."""
     kernels_per_layer: float = 60.0
     """Launches of one layer's forward pass; the backward pass has twice as many. The host-bound floor."""
     kernels_per_moe_layer: float = 150.0
     launch_factor: float = Field(default=1.0, ge=0)
     """Host time of one launch over the accelerator's figure (CUDA graphs: near 0)."""
     cross_node_launch_growth: float = Field(default=0.0, ge=0)
-    """Growth of the launch time per tensor rank when the pipeline spans nodes (NCCL's network threads take the host's
-    cores from the launching threads)."""
+    """Growth of the launch time per tensor rank when the pipeline spans nodes (NCCL's network threads take
+    the host's cores from the launching threads)."""
     optimizer_bytes_per_owned: float = 45.0
     """Adam, norm and clipping, per parameter whose optimizer state this rank owns. [byte]"""
     optimizer_bytes_per_resident: float = 8.0

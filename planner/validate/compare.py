@@ -41,8 +41,8 @@ def validate_file(path: str | Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``rows``: one entry per line of the file, in order, none left out (``skipped`` says why one could not be
-        predicted); ``summary``: errors by family, out-of-memory counts, ranking per group.
+        ``rows``: one entry per line of the file, in order, none left out (``skipped`` says why one could not
+        be predicted); ``summary``: errors by family, out-of-memory counts, ranking per group.
 
     Raises
     ------

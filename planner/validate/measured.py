@@ -133,7 +133,7 @@ def _cluster(accelerator: str, num_gpus: int, gpus_per_node: int | None, network
 
 
 def _frozen(row: Row) -> bool:
-    """Whether adapters are trained: the model's name, the fine-tuning kind or the source's own words say LoRA."""
+    """Whether adapters are trained: the model's name, the fine-tuning kind or the source's words say LoRA."""
     config, model = _table(row, "config"), _table(row, "model")
     said = [model.get("name"), config.get("finetune"), row.get("source"), row.get("notes")]
     return any(re.search(r"(?<![a-z])lora(?![a-z_])", str(text), re.IGNORECASE) for text in said)
@@ -260,14 +260,14 @@ def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
 GRAPH_LAUNCH_FACTOR = 0.1
 """Host cost of a launch inside a CUDA graph over a plain one (one launch replays many kernels)."""
 ASYNC_TENSOR_HIDDEN = 0.6
-"""Share of tensor-parallel time that micro-pipelined products hide (torchtitan, async TP: 10-17 % of a step)."""
+"""Share of tensor-parallel time that micro-pipelined products hide (torchtitan: 10-17 % of a step)."""
 
 
 def _framework_of_source(source: str, row: Row) -> str:
     """Name the framework of a row that states none."""
     text = source.lower()
-    for word, name in (("jax", "maxtext"), ("maxtext", "maxtext"), ("tpu", "maxtext"), ("torchtitan", "torchtitan"),
-                       ("pith", "torchtitan")):  # fmt: skip
+    words = (("jax", "maxtext"), ("maxtext", "maxtext"), ("tpu", "maxtext"), ("torchtitan", "torchtitan"))
+    for word, name in (*words, ("pith", "torchtitan")):
         if word in text:
             return name
     if str(_table(row, "cluster").get("accelerator", "")).startswith("tpu"):
@@ -278,7 +278,7 @@ def _framework_of_source(source: str, row: Row) -> str:
 def _predates_fused_attention(row: Row, config: Mapping[str, Any], profile: FrameworkProfile) -> bool:
     """Whether Megatron code ran before FlashAttention came into it (2022-2023).
 
-    fp16 training is from before; so is a GPT-shaped model (GELU, four times the hidden width) on A100 or V100.
+    fp16 training is from before; so is a GPT-shaped model (GELU, not gated) on A100 or V100.
     """
     if not profile.memory.fused_attention or profile.name != "megatron":
         return False
@@ -313,7 +313,7 @@ def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfi
             expert_tensor_parallel=_number(config, "expert_tensor_parallel", 1),
             zero_stage=zero,
             shard_group_size=_shard_group(config, d * c) if zero else 1,
-            sequence_parallel=t > 1 and (framework.memory.fused_attention if sequence is None else bool(sequence)),
+            sequence_parallel=t > 1 and (framework.memory.fused_attention if sequence is None else sequence),
             micro_batch=b,
             num_microbatches=max(1, round(_number(config, "global_batch") / (d * b))),
             recompute=recompute, recompute_modules=modules,

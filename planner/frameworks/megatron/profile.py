@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
-TIME = TimeHabits()
+TIME = TimeHabits(
+    # elementwise_factor, expert_comm_hidden_fraction, kernels_per_moe_layer, microbatch_overhead_s, overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction:
+    # fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 10 rows.
+    attention_kernel="cudnn",
+    elementwise_factor=1.03,
+    overlap_slowdown=0.1533,
+    expert_comm_hidden_fraction=0.32,
+    deduplicates_dispatch=True,
+    step_overhead_s=0.03,
+)
 
 MEMORY = MemoryHabits(
     # bf16 weights, fp32 main gradients, fp32 master and moments: 6 + 12/d with the distributed optimizer.

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
-TIME = TimeHabits()
+TIME = TimeHabits(
+    # elementwise_factor, expert_comm_hidden_fraction, kernels_per_moe_layer, overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction:
+    # fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 10 rows.
+    attention_kernel="cudnn",
+    elementwise_factor=1.52,
+    tensor_comm_hidden_fraction=0.4533,
+    overlap_slowdown=0.0,
+    gradient_reduce_bytes=2.0,
+    deduplicates_dispatch=True,
+    kernels_per_moe_layer=392.6667,
+    step_overhead_s=0.03,
+)
 
 MEMORY = MemoryHabits(
     # The performance recipes reduce gradients in bf16 (grad_reduce_in_fp32 off): 4 + 12/d.

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
-TIME = TimeHabits(attention_kernel="fa2")
+TIME = TimeHabits(
+    # attention_efficiency, elementwise_factor, kernel_efficiency, overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction:
+    # fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 10 rows.
+    attention_kernel="fa2",
+    kernel_efficiency=0.95,
+    elementwise_factor=1.14,
+    compiled_elementwise_factor=1.1,
+    tensor_comm_hidden_fraction=0.0267,
+    overlap_slowdown=0.1533,
+    attention_efficiency=0.9717,
+    step_overhead_s=0.09,
+)
 
 MEMORY = MemoryHabits(
     # FSDP2: fp32 shards (16/d), two gathered bf16 units, fp32 gradients of the unit under reduction.

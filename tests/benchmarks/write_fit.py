@@ -1,0 +1,107 @@
+"""Put fitted constants into ``hardware/*.toml`` and the framework profiles, each with where it comes from."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+from planner.catalog import load_accelerator
+from planner.frameworks import _PROFILE_MODULES
+from planner.spec.framework import TimeHabits
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTE = "fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py"
+DIGITS = 3
+
+
+def write_values(values: dict[tuple[str, str], float], rows: dict[str, int]) -> None:
+    """Write every value to its owner's file.
+
+    Parameters
+    ----------
+    values
+        By owner (``hw:`` or ``fw:`` and a name) and constant.
+    rows
+        Rows that spoke for each owner; named in the source.
+    """
+    for (owner, name), value in values.items():
+        kind, _, file = owner.partition(":")
+        if kind == "hw" and rows.get(owner, 0) >= 3:
+            _write_hardware(ROOT / "hardware" / f"{file}.toml", name, value, rows[owner])
+    for owner in {owner for owner, _ in values if owner.startswith("fw:")}:
+        changed = {name: value for (place, name), value in values.items() if place == owner}
+        _write_profile(owner.removeprefix("fw:"), changed, rows.get(owner, 0))
+
+
+def _write_hardware(path: Path, constant: str, value: float, rows: int) -> None:
+    """Set ``sustained_fraction`` of one gemm table, or of every attention table, and say so in its source."""
+    text = path.read_text()
+    heading = r"\[attention\.\w+\]" if constant == "attention" else rf"\[{re.escape(constant)}\]"
+    blocks = re.split(r"(?m)^(?=\[)", text)
+    found = [index for index, block in enumerate(blocks) if re.match(heading, block)]
+    for index in found:
+        blocks[index] = _with_value(blocks[index], value, rows)
+    if not found:
+        blocks[-1] = blocks[-1].rstrip("\n") + "\n"
+        blocks += [_inherited(name, value, rows) for name in _inherited_tables(path.stem, constant)]
+    path.write_text("".join(blocks))
+
+
+def _inherited_tables(part: str, constant: str) -> list[str]:
+    """Tables that the part takes from the file it is based on."""
+    if constant == "attention":
+        return [f"attention.{kernel}" for kernel in load_accelerator(part).attention]
+    return [constant]
+
+
+def _inherited(table: str, value: float, rows: int) -> str:
+    return (
+        f'\n[{table}]\nsource = "curve of the base part; sustained clock: {NOTE}, {rows} rows"\n'
+        f'origin = "fitted"\nsustained_fraction = {round(value, DIGITS)}\n'
+    )
+
+
+def _with_value(block: str, value: float, rows: int) -> str:
+    line = f"sustained_fraction = {round(value, DIGITS)}"
+    if "sustained_fraction" in block:
+        block = re.sub(r"(?m)^sustained_fraction = .*$", line, block)
+    else:
+        block = block.rstrip("\n") + f"\n{line}\n\n"
+    block = re.sub(r"; sustained clock[^\"]*", "", block)
+    block = re.sub(r"; sustained/burst clock[^\"]*", "", block)
+    return re.sub(r'(?m)^(source = "[^"]*)"', rf'\1; sustained clock: {NOTE}, {rows} rows"', block, count=1)
+
+
+def _write_profile(framework: str, changed: dict[str, float], rows: int) -> None:
+    """Rewrite the profile's ``TIME = TimeHabits(...)`` with the new values."""
+    module = import_module(f"planner.frameworks.{_PROFILE_MODULES[framework]}")
+    habits = module.TIME.model_copy(update=changed)
+    default = TimeHabits()
+    kept = {
+        name: getattr(habits, name)
+        for name in TimeHabits.model_fields
+        if getattr(habits, name) != getattr(default, name)
+    }
+    lines = [f"    {name}={_literal(value)}," for name, value in kept.items()]
+    path = Path(str(module.__file__))
+    text = path.read_text()
+    start = text.index("TIME = TimeHabits(")
+    end = _closing(text, start + len("TIME = TimeHabits"))
+    note = f"    # {', '.join(sorted(changed))}:\n    # {NOTE}, {rows} rows.\n" if rows else ""
+    path.write_text(text[:start] + "TIME = TimeHabits(\n" + note + "\n".join(lines) + "\n)" + text[end + 1 :])
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    return repr(round(value, 4)) if isinstance(value, float) else repr(value)
+
+
+def _closing(text: str, opening: int) -> int:
+    depth = 0
+    for index in range(opening, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
+        if depth == 0:
+            return index
+    raise ValueError("unbalanced parentheses")
