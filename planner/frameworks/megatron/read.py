@@ -35,6 +35,8 @@ from planner.spec.request import PlanRequest
 
 def moe_layers(value: Any) -> list[int] | int:
     """Read ``--moe-layer-freq``: a number, or an expression of 0/1 lists with ``+`` and ``*``."""
+    if isinstance(value, list):
+        return [whole(entry) for entry in value]
     word = str(value).strip()
     if word.isdigit():
         return int(word)

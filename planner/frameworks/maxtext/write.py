@@ -1,0 +1,165 @@
+"""Write a plan for MaxText: one YAML of overrides over ``base.yml``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from planner.frameworks.bundle import common_files
+from planner.frameworks.expressible import limit_problems, refuse
+from planner.frameworks.maxtext.profile import PROFILE
+from planner.frameworks.scripts import Launch, bash_header
+from planner.spec.model import Model
+from planner.spec.plan import Plan
+from planner.spec.request import PlanRequest
+
+STRATEGIES = {"all_gather": "all_gather", "ring": "ring", "all_to_all": "ulysses"}
+REMAT = {"none": "none", "selective": "minimal", "full": "full"}
+"""``remat_policy``: keep everything, keep the products' outputs, keep only the layer's input."""
+
+
+def axes(plan: Plan) -> dict[str, int]:
+    """Return the mesh axes that are more than 1 under any plan; the rest of MaxText's axes stay 1.
+
+    MaxText spreads weights over fsdp, context and expert ranks alike, and sequences over data, fsdp and
+    expert ranks; the data axis is what is left.
+    """
+    replicas = plan.data_parallel * plan.context_parallel
+    data = replicas // plan.shard_group_size if plan.zero_stage == 3 else plan.data_parallel
+    return {
+        "data": data,
+        "fsdp": plan.data_parallel // (data * plan.expert_parallel),
+        "context": plan.context_parallel,
+        "tensor": plan.tensor_parallel,
+        "expert": plan.expert_parallel,
+        "pipeline": plan.pipeline_parallel,
+    }
+
+
+def slices(plan: Plan, request: PlanRequest) -> int:
+    """Return the slices (fast domains) that the plan fills."""
+    return -(-plan.num_gpus // request.cluster.nvlink_domain)
+
+
+def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
+    """Return, in words, everything of the plan that MaxText has no key for."""
+    problems = limit_problems(plan, request, PROFILE)
+    if plan.zero_stage < 3 and plan.context_parallel * plan.expert_parallel > 1:
+        problems.append("context and expert ranks always shard the weights, so they need ZeRO-3")
+    product = 1
+    for size in axes(plan).values():
+        product *= size
+    if product != plan.num_gpus:
+        problems.append(
+            "the expert axis is one of the replicas: data x fsdp x expert has to be the data degree"
+        )
+    count = slices(plan, request)
+    if count > 1 and (plan.num_gpus % count or axes(plan)["data"] % count):
+        problems.append(f"{count} slices have to divide the replicated data axis ({axes(plan)['data']})")
+    if plan.sequence_parallel:
+        problems.append("the tensor axis has no sequence parallelism (tensor_sequence is another axis)")
+    if plan.recompute_modules:
+        problems.append(f"remat policies have no modules {plan.recompute_modules}")
+    return problems
+
+
+def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
+    """Return file names and contents that start the plan with MaxText.
+
+    Raises
+    ------
+    BadInput
+        Something in the plan has no key.
+    """
+    refuse(PROFILE.name, inexpressible(plan, request))
+    launch = Launch(
+        version=PROFILE.version,
+        command='-m MaxText.train "$HERE/maxtext.yml" "$@"',
+        environment={"LIBTPU_INIT_ARGS": ""},
+    )
+    steps = [
+        "Copy `maxtext.yml` to every TPU VM; `base_config` has to point at MaxText's `base.yml`.",
+        "`python3 -m MaxText.train maxtext.yml run_name=<name> base_output_directory=gs://<bucket>` on each.",
+    ]
+    notes = [
+        "JAX places devices on the torus itself; the rank map gives the logical order of the mesh.",
+        "The vocabulary, normalisation and activation follow `decoder_block`; compare with your checkpoint.",
+    ]
+    files = common_files(plan, request, launch, steps, notes)
+    files["torchrun.sh"] = _python_launch(files["torchrun.sh"])
+    body = yaml.safe_dump(config(plan, request), sort_keys=False)
+    return {"maxtext.yml": bash_header(plan, request, PROFILE.version) + body, **files}
+
+
+def _python_launch(script: str) -> str:
+    """One Python process a TPU VM: JAX finds the others by itself."""
+    return script[: script.index("torchrun --nnodes")] + 'python3 -m MaxText.train "$HERE/maxtext.yml" "$@"\n'
+
+
+def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    """Return the YAML as a dictionary."""
+    count = slices(plan, request)
+    sizes = axes(plan)
+    step = plan.num_microbatches if plan.pipeline_parallel > 1 else 1
+    settings: dict[str, Any] = {
+        "base_config": "base.yml",
+        "hardware": "tpu" if request.cluster.links[0].is_torus else "gpu",
+        "per_device_batch_size": plan.data_parallel * plan.micro_batch * step / plan.num_gpus,
+        "gradient_accumulation_steps": plan.num_microbatches // step,
+        "max_target_length": request.workload.seq_length,
+        "remat_policy": REMAT[plan.recompute],
+        "shard_optimizer_over_data": plan.zero_stage == 1,
+        "steps": 100,
+        "dataset_type": "synthetic",
+    }
+    for name, size in sizes.items():
+        over_network = count if name == "data" else 1
+        settings[f"ici_{name}_parallelism"] = size // over_network
+        settings[f"dcn_{name}_parallelism"] = over_network
+    if plan.context_parallel > 1:
+        settings["context_parallel_strategy"] = STRATEGIES[plan.context_parallel_kind]
+    if plan.pipeline_parallel > 1:
+        stages = plan.pipeline_parallel * plan.virtual_stages
+        settings["num_pipeline_microbatches"] = plan.num_microbatches
+        settings["num_pipeline_repeats"] = plan.virtual_stages
+        settings["num_layers_per_pipeline_stage"] = request.model.num_layers // stages
+    if plan.offload == "optimizer":
+        settings["optimizer_memory_host_offload"] = True
+    if plan.precision == "fp8":
+        settings["quantization"] = "fp8"
+    settings["dtype"] = "float32" if plan.precision == "fp32" else "bfloat16"
+    return settings | model_config(request.model)
+
+
+def model_config(model: Model) -> dict[str, Any]:
+    """Return the architecture under MaxText's names."""
+    settings: dict[str, Any] = {
+        "decoder_block": "deepseek" if model.is_mla else "mixtral" if model.is_moe else "llama2",
+        "base_num_decoder_layers": model.num_layers,
+        "base_emb_dim": model.hidden_size,
+        "base_mlp_dim": model.ffn_hidden_size,
+        "base_num_query_heads": model.num_heads,
+        "base_num_kv_heads": model.num_kv_heads,
+        "head_dim": model.head_dim,
+        "vocab_size": model.vocab_size,
+        "logits_via_embedding": model.tied_embeddings,
+        "mlp_activations": ["silu", "linear"] if model.gated_mlp else ["gelu"],
+    }
+    if model.is_moe:
+        settings |= {
+            "num_experts": model.num_experts,
+            "num_experts_per_tok": model.experts_per_token,
+            "base_moe_mlp_dim": model.expert_ffn_hidden_size,
+        }
+    if model.is_mla:
+        settings |= {
+            "attention_type": "mla",
+            "q_lora_rank": model.q_lora_rank,
+            "kv_lora_rank": model.kv_lora_rank,
+            "qk_nope_head_dim": model.qk_nope_head_dim,
+            "qk_rope_head_dim": model.qk_rope_head_dim,
+            "v_head_dim": model.v_head_dim,
+            "first_num_dense_layers": model.num_dense_layers,
+        }
+    return settings
