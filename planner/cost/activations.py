@@ -231,9 +231,7 @@ def loss_bytes(setting: Setting, request: PlanRequest) -> Any:
     habits = request.framework.memory
     vocabulary = padded_vocabulary(request, setting) / setting.tensor_parallel
     tokens = tokens_per_micro_batch(setting, request)
-    t = np.asarray(setting.tensor_parallel)
-    kept = np.where(np.asarray(setting.num_microbatches) > 1, habits.head_gathered_bytes, 0.0) * (1 - 1 / t)
-    return tokens * (vocabulary * habits.loss_peak_bytes + (4.0 + kept) * request.model.hidden_size)
+    return tokens * (vocabulary * habits.loss_peak_bytes + 4.0 * request.model.hidden_size)
 
 
 def dummy_gradient_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:

@@ -94,8 +94,8 @@ class MemoryHabits(BaseModel):
     loss_peak_bytes: float = 8.0
     """Per logit, at the worst moment."""
     gathered_window_bytes: float = 0.0
-    """Per token and hidden element: gathered inputs of tensor-parallel products that wait for their stream while
-    the host runs ahead of the device. Not divided over the tensor ranks; see ``cost.memory``."""
+    """Per token and hidden element: gathered inputs of tensor-parallel products that wait for their stream
+    while the host runs ahead of the device. Not divided over the tensor ranks; see ``cost.memory``."""
     dummy_weight_gradients: bool = False
     """Transformer Engine keeps one 16-bit tensor per distinct weight shape."""
     activation_style: Literal["fused", "unfused"] = "fused"
