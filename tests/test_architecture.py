@@ -20,8 +20,8 @@ LAYERS = {
     "catalog": 3,
     "rules": 4,
     "solver": 5,
-    "explain": 6, "frameworks": 6, "report": 6, "practice": 6, "validate": 6, "calibrate": 6,
-    "request": 7, "api": 8,
+    "explain": 6, "frameworks": 6, "report": 6, "practice": 6, "calibrate": 6,
+    "validate": 7, "request": 7, "api": 8, "sweep": 8,
     "": 9,
     "cli": 10, "__main__": 11,
 }  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 from planner.catalog import load_cluster, load_model
 from planner.cost.memory import memory
 from planner.frameworks import load_framework
-from planner.spec import Cluster, Model, Plan, PlanRequest, StagePlan, Workload
+from planner.spec import Cluster, FrameworkProfile, Model, Plan, PlanRequest, StagePlan, Workload
 
 CASES = Path(__file__).parent.parent / "data" / "cases.jsonl"
 
@@ -50,6 +50,12 @@ HARDWARE = (
 
 HBM_BYTES = {"TPU v3": 16 * 2.0**30, "A40": 46e9}
 """Memory of cards that stand in for others."""
+
+EAGER_LOSS_BYTES = 14.0
+"""Bytes of a logit at the peak of an uncompiled loss: 16-bit logits, fp32 copy, log-softmax, gradient.
+torchtitan compiles only when asked to; the planner's profile describes compiled runs."""
+PARALLEL_LOSS_BYTES = 4.0
+"""One more fp32 copy where the loss runs on logits split over tensor ranks (DTensor)."""
 
 MODELS = (
     ("V2-Lite|DeepSeek-V3-16B", "deepseek-v2-lite"), ("DeepSeek-(V3|R1)", "deepseek-v3"),
@@ -148,10 +154,7 @@ def _entry(case: dict[str, Any], raw: dict[str, Any]) -> Entry:
         or model.seq_length,
         precisions=(plan.precision,),
     )
-    profile = load_framework(raw.get("framework") or _framework(case["id"]))
-    if re.match("fused|TE fused|chunked", str(raw.get("loss"))):
-        fused = profile.memory.model_copy(update={"loss_saved_bytes": 0.0, "loss_peak_bytes": 0.0})
-        profile = profile.model_copy(update={"memory": fused})
+    profile = _profile(case["id"], raw, plan)
     request = PlanRequest(
         model=model,
         cluster=cluster,
@@ -161,6 +164,23 @@ def _entry(case: dict[str, Any], raw: dict[str, Any]) -> Entry:
         allow_tensor_parallel_across_nodes=bool(raw.get("lift_domain")),
     )
     return Entry(plan, request, raw, tuple(filled))
+
+
+def _profile(case_id: str, raw: dict[str, Any], plan: Plan) -> FrameworkProfile:
+    """The framework, with what the case says about its loss, its optimizer and how it counts memory."""
+    profile = load_framework(raw.get("framework") or _framework(case_id))
+    changes: dict[str, Any] = {}
+    if re.match("fused|TE fused|chunked", str(raw.get("loss"))):
+        changes |= {"loss_saved_bytes": 0.0, "loss_peak_bytes": 0.0}
+    elif profile.name == "torchtitan" and not case_id.startswith("automodel") and not raw.get("compile"):
+        changes["loss_peak_bytes"] = EAGER_LOSS_BYTES + (
+            PARALLEL_LOSS_BYTES if plan.tensor_parallel > 1 else 0.0
+        )
+    if raw.get("moments") == "bf16":
+        changes["optimizer_bytes"] = 8.0
+    if case_id.startswith("automodel"):
+        changes |= {"reported": "allocated", "reported_unit_bytes": 2.0**30}
+    return profile.model_copy(update={"memory": profile.memory.model_copy(update=changes)})
 
 
 def _framework(case_id: str) -> str:
