@@ -315,7 +315,7 @@ def _torus_time(op: Collective, message: Any, size: Array, link: Link, num_gpus:
     """
     chips = max(2, min(link.group_gpus, num_gpus))
     axes_total = max(1, link.torus_axes)
-    side = chips ** (1.0 / axes_total)
+    side = round(chips ** (1.0 / axes_total), 9)
     axes = (
         np.clip(np.ceil(np.log(size) / np.log(side) - 1e-9), 1.0, axes_total)
         if side > 1

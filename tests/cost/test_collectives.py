@@ -125,6 +125,9 @@ def test_torus_has_no_cliff_and_uses_more_axes() -> None:
     one, three = all_gather_time(1e9, Group(16), cluster), all_gather_time(1e9, Group(4096), cluster)
     assert one == pytest.approx(15 / 16 * 1e9 / (0.95 * 180e9), rel=0.02)
     assert three == pytest.approx(1e9 / (0.95 * 540e9), rel=0.02)
+    # 64 chips = 4^3 still wrap around: the same time for four chips of one axis
+    four = [all_gather_time(1e9, Group(4), load_cluster("tpu-v5p", chips)) for chips in (64, 4096)]
+    assert four[0] == pytest.approx(four[1], rel=1e-6)
     # a v5e slice of 64 chips (8 x 8) has no wrap-around links: twice the time of a full pod's axis
     half = all_gather_time(1e9, Group(8), load_cluster("tpu-v5e", 64))
     assert half == pytest.approx(7 / 8 * 1e9 / (0.95 * 45e9), rel=0.02)

@@ -49,14 +49,14 @@ def tflops(m: float, n: float, k: float, part: Accelerator, precision: str = "bf
 def test_gemm_by_hand() -> None:
     # H100 bf16: t0 3.4 us + 2 * 8192^2 (8192 + 150) / (805e12 * 0.95) * (1 + 2 (115/8192)^2)
     expected = 3.4e-6 + 2 * 8192**2 * 8342 / (805e12 * 0.95) * (1 + 2 * (115 / 8192) ** 2)
-    assert gemm_time(8192, 8192, 8192, load_accelerator("h100")) == pytest.approx(expected)
+    assert gemm_time(8192, 8192, 8192, burst("h100", 0.95)) == pytest.approx(expected)
 
 
 def test_quantise_pass_of_fp8_by_hand() -> None:
     # H100 fp8, M = N = 8192, K = 4096: 11.1 us + 2 M N (K + 338) / (1522e12 * 0.95) * 1.000394 + 2.42e-12 M K
     product = 2 * 8192**2 * (4096 + 338) / (1522e12 * 0.95) * (1 + 2 * (115 / 8192) ** 2)
     expected = 11.1e-6 + product + 2.42e-12 * 8192 * 4096
-    assert gemm_time(8192, 8192, 4096, load_accelerator("h100"), "fp8") == pytest.approx(expected)
+    assert gemm_time(8192, 8192, 4096, burst("h100", 0.95), "fp8") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_expert_products_as_measured(tokens: int, forward: float, weight: float)
 
 
 def test_dense_weight_gradients_are_3_to_8_percent_slower() -> None:
-    part = load_accelerator("b200")
+    part = burst("b200", 0.8)
     plain, summed = (gemm_time(8192, 8192, 8192, part, fp32_output=flag) for flag in (False, True))
     assert 1.01 < summed / plain < 1.08
 
@@ -166,15 +166,13 @@ def test_attention_rates_as_published(
     part: str, kernel: str, length: int, backward: bool, published: float
 ) -> None:
     flop = attention_flop(length, 32, 128, 16)
-    seconds = attention_time(
-        flop, length, 32 * 16 * length / 128, load_accelerator(part), kernel, backward=backward
-    )
+    seconds = attention_time(flop, length, 32 * 16 * length / 128, burst(part), kernel, backward=backward)
     assert flop * (2.5 if backward else 1) / seconds / 1e12 == pytest.approx(published, rel=0.01)
 
 
 def test_forward_and_backward_together_as_published_for_fa2() -> None:
     # A100, 8192 tokens: 182 TFLOP/s over forward and backward (3.5 times the forward FLOPs)
-    part, flop = load_accelerator("a100"), attention_flop(8192, 16, 128, 4)
+    part, flop = burst("a100"), attention_flop(8192, 16, 128, 4)
     seconds = sum(attention_time(flop, 8192, 4096, part, "fa2", backward=flag) for flag in (False, True))
     assert 3.5 * flop / seconds / 1e12 == pytest.approx(182, rel=0.02)
 
@@ -239,6 +237,8 @@ def test_longer_sequences_take_longer(part: str, s: int, factor: int, backward: 
 def test_memory_bound_by_hand() -> None:
     # H100: 1 GB at 0.82 * 3.35 TB/s = 364 us, plus two gaps of 2 us
     part = load_accelerator("h100")
+    fractions = {"elementwise_fraction": 0.82, "permute_fraction": 0.75, "optimizer_fraction": 0.85}
+    part = part.model_copy(update={"memory": part.memory.model_copy(update=fractions)})
     assert memory_bound_time(1e9, part, count=2) == pytest.approx(1e9 / (0.82 * 3.35e12) + 4e-6)
     assert memory_bound_time(1e9, part, "permute") > memory_bound_time(1e9, part)
     with pytest.raises(BadInput, match="did you mean 'optimizer'"):
