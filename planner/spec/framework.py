@@ -118,10 +118,10 @@ class MemoryHabits(BaseModel):
     """Library workspaces and tables that the allocator counts. [byte]"""
     bucket_gradient_bytes: float = 0.0
     """A second, 16-bit gradient kept for communication whenever gradients are synchronised."""
-    reserved_over_allocated: float = Field(default=1.05, ge=1)
+    reserved_over_allocated: float = Field(default=1.04, ge=1)
     context_bytes: float = 0.8e9
     """CUDA context and loaded kernels. [byte]"""
-    communicator_bytes: float = 1.3e9
+    communicator_bytes: float = 1.2e9
     """Per live communicator group. [byte]"""
     reported: Literal["allocated", "reserved", "device"] = "allocated"
     """Which figure the framework's own log prints."""
