@@ -88,10 +88,10 @@ def bubble(
     -----
     ``(p-1)`` times: GPipe, 1F1B ``F + B``; interleaved ``(F + B) / v`` (m a multiple of p; more otherwise);
     ZB-H1 ``max(F + D - W, F)``; ZB-H2 ``max(F + D - 2W, 0)``, because its optimizer step is validated
-    afterwards and steps of different ranks interlock; DualPipe ``(p/2 - 1)(F + D - W)``, DualPipeV the same
-    of its half-size chunk over ``p - 1`` hops (the two passes of an overlapped pair release their
-    results one by one; a fused pair adds D). ZB-V: the stagger of its first forwards, ``(p-1) F/2``, a lower
-    bound when F, D and W differ.
+    afterwards and steps of different ranks interlock. DualPipe: the largest of ``n F``, ``n (F + D - W)`` and
+    ``n (2 D - W) - F`` with ``n = p/2 - 1``; DualPipeV the same with ``n = (p - 1)/2`` and F/2 taken off (the
+    two passes of a pair release their results one by one; a fused pair adds D). ZB-V: the stagger of its first
+    forwards, ``(p-1) F/2``, a lower bound when F, D and W differ.
 
     References
     ----------
@@ -109,10 +109,13 @@ def bubble(
         return hops * np.maximum(f + d - 2 * w, 0.0)
     if schedule == "zb-v":
         return hops * f / 2
-    if schedule == "dualpipe":
-        return np.maximum(np.asarray(p) / 2 - 1, 0) * np.maximum(f + d - w, f)
-    if schedule == "dualpipe-v":
-        return hops * np.maximum(f + d - w, f) / 2
+    if schedule in ("dualpipe", "dualpipe-v"):
+        is_v = schedule == "dualpipe-v"
+        turns = hops / 2 if is_v else np.maximum(np.asarray(p) / 2 - 1, 0)
+        longest = np.maximum(
+            np.maximum(turns * f, turns * (f + d - w)), turns * (2 * d - w) - (f / 2 if is_v else f)
+        )
+        return np.where(turns > 0, longest, 0.0)
     return 0.0 * hops
 
 

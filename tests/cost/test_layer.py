@@ -1,0 +1,207 @@
+"""Layer time by hand on the toy accelerator, and the directions in which every setting moves it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.cost.collectives import Group, all_gather_time, all_reduce_time, reduce_scatter_time
+from planner.cost.kernels import gemm_time, memory_bound_time
+from planner.cost.layer import UNFUSED, embedding_time, head_time, layer_time
+from planner.cost.layer_comm import context_comm, expert_comm, shard_comm, tensor_comm
+from planner.cost.setting import Settings
+from planner.cost.work import LayerTime, WorkTime, exposed_time
+from planner.spec import PlanRequest
+from planner.spec.framework import TimeHabits
+from planner.spec.model import LayerKind
+
+DENSE = LayerKind()
+MOE = LayerKind(moe=True)
+
+
+def with_habits(request: PlanRequest, **habits: object) -> PlanRequest:
+    time = request.framework.time.model_copy(update=habits)
+    return request.model_copy(update={"framework": request.framework.model_copy(update={"time": time})})
+
+
+def big(request: PlanRequest) -> PlanRequest:
+    """Long enough that the host is never the limit."""
+    model = request.model.model_copy(update={"hidden_size": 1024, "head_dim": 128, "ffn_hidden_size": 4096})
+    workload = request.workload.model_copy(update={"seq_length": 4096})
+    return request.model_copy(update={"model": model, "workload": workload})
+
+
+def test_products_of_a_layer_by_hand(tiny_dense: PlanRequest) -> None:
+    # 2 * 4096 tokens, t = 1: qkv (8 + 2*4) heads of 128, out 1024 x 1024, mlp 2 * 4096 columns, back 1024
+    request = big(tiny_dense)
+    tokens, part = 8192, request.cluster.accelerator
+    shapes = [(2048, 1024), (1024, 1024), (8192, 1024), (1024, 4096)]
+    expected = sum(gemm_time(tokens, n, k, part) for n, k in shapes)
+    forward = layer_time(DENSE, Settings(micro_batch=2), request).forward
+    assert forward.gemm_s == pytest.approx(expected)
+
+
+def test_elementwise_bytes_by_hand(tiny_dense: PlanRequest) -> None:
+    # per token: two norms 8h and two residuals 12h, rotary 4 * 12 heads * 128, gated activation 6f
+    request = big(tiny_dense)
+    moved = 4096 * (20 * 1024 + 4 * 12 * 128 + 6 * 4096)
+    expected = memory_bound_time(moved, request.cluster.accelerator, "elementwise", 6)
+    assert layer_time(DENSE, Settings(), request).forward.elementwise_s == pytest.approx(expected)
+
+
+def test_tensor_collectives_by_hand(tiny_dense: PlanRequest) -> None:
+    # with SP two all-gathers and two reduce-scatters of 2 s h bytes forward, without two all-reduces
+    request, group = big(tiny_dense), Group(4, 1)
+    message = 2 * 4096 * 1024
+    plain, _ = tensor_comm(DENSE, Settings(tensor_parallel=4), request, 0.0, 0.0)
+    assert plain == pytest.approx(2 * all_reduce_time(message, group, request.cluster))
+    setting = Settings(tensor_parallel=4, sequence_parallel=True)
+    forward, backward = tensor_comm(DENSE, setting, request, 0.0, 0.0)
+    both = all_gather_time(message, group, request.cluster) + reduce_scatter_time(
+        message, group, request.cluster
+    )
+    assert forward == pytest.approx(2 * both)
+    gather = all_gather_time(message, group, request.cluster)
+    assert backward == pytest.approx(2 * (both + gather))  # nothing to hide behind
+
+
+def test_backward_collectives_hide_behind_gradient_products(tiny_dense: PlanRequest) -> None:
+    request, setting = big(tiny_dense), Settings(tensor_parallel=4, sequence_parallel=True)
+    _, exposed = tensor_comm(DENSE, setting, request, 0.0, 0.0)
+    _, hidden = tensor_comm(DENSE, setting, request, 1.0, 1.0)
+    assert hidden < exposed
+
+
+def test_exposed_time_by_hand() -> None:
+    habits = TimeHabits(overlap_fraction=0.5, overlap_slowdown=0.2)
+    # 3 s behind 4 s of work: 2 s hide (half of the work), 1 s shows, and the hidden 2 s cost 0.4
+    assert exposed_time(3.0, 4.0, habits) == pytest.approx(1.4)
+    assert exposed_time(3.0, 4.0, habits, overlaps=False) == 3.0
+    assert exposed_time(0.0, 4.0, habits) == 0.0
+
+
+def test_ring_hops_hide_behind_attention(tiny_dense: PlanRequest) -> None:
+    request, setting = big(tiny_dense), Settings(context_parallel=4)
+    shown, _ = context_comm(DENSE, setting, request, 0.0, 0.0)
+    hidden, _ = context_comm(DENSE, setting, request, 1.0, 1.0)
+    assert 0 < hidden < shown
+    assert context_comm(DENSE, Settings(), request, 0.0, 0.0) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "all_to_all"])
+def test_other_context_kinds_are_exposed(tiny_dense: PlanRequest, kind: str) -> None:
+    setting = Settings(context_parallel=4, context_parallel_kind=kind)  # type: ignore[arg-type]
+    forward, backward = context_comm(DENSE, setting, big(tiny_dense), 1.0, 1.0)
+    assert 0 < forward <= backward
+
+
+def test_expert_traffic_grows_with_the_group_and_can_be_hidden(tiny_moe: PlanRequest) -> None:
+    request = big(tiny_moe)
+    small, large = (expert_comm(MOE, Settings(expert_parallel=e), request)[0] for e in (2, 8))
+    assert 0 < small < large  # 8 ranks span two nodes
+    half = with_habits(request, expert_comm_hidden_fraction=0.5)
+    assert expert_comm(MOE, Settings(expert_parallel=8), half)[0] == pytest.approx(large / 2)
+    paired = expert_comm(MOE, Settings(expert_parallel=8, schedule="dualpipe"), request)[0]
+    assert paired == pytest.approx(0.1 * large)
+    once = with_habits(request, deduplicates_dispatch=True)
+    assert expert_comm(MOE, Settings(expert_parallel=8), once)[0] < large
+    assert expert_comm(DENSE, Settings(expert_parallel=8), request) == (0.0, 0.0)
+
+
+def test_sharding_repeats_only_from_zero_2_on(tiny_dense: PlanRequest) -> None:
+    def setting(stage: int) -> Settings:
+        return Settings(data_parallel=8, zero_stage=stage, shard_group_size=8)
+
+    assert shard_comm(DENSE, setting(1), tiny_dense) == (0.0, 0.0)
+    gather, reduce = shard_comm(DENSE, setting(2), tiny_dense)
+    assert gather == 0.0 < reduce
+    assert min(shard_comm(DENSE, setting(3), tiny_dense)) > 0.0
+
+
+def test_full_recompute_repeats_the_forward_pass(tiny_dense: PlanRequest) -> None:
+    request = big(tiny_dense)
+    layer = layer_time(DENSE, Settings(recompute="full"), request)
+    work = layer.forward.total - layer.forward.host_s
+    assert layer.recompute.recompute_s == pytest.approx(work)
+    assert layer.recompute.total == layer.recompute.recompute_s
+    assert layer_time(DENSE, Settings(), request).recompute.total == 0.0
+
+
+@pytest.mark.parametrize("module", ["core_attn", "mlp", "moe_act", "layernorm", "moe", "op", "elementwise"])
+def test_selective_recompute_costs_less_than_full(tiny_moe: PlanRequest, module: str) -> None:
+    request = big(tiny_moe)
+    kind = MOE if module == "moe" else DENSE
+    full = layer_time(kind, Settings(recompute="full"), request).recompute.recompute_s
+    setting = Settings(recompute="selective", recompute_modules=(module,))
+    assert 0 < layer_time(kind, setting, request).recompute.recompute_s < full
+
+
+def test_attention_without_a_fused_kernel_is_slower(tiny_dense: PlanRequest) -> None:
+    request = big(tiny_dense)
+    fused = layer_time(DENSE, Settings(), request).forward.attention_s
+    unfused = with_habits(request, attention_kernel=UNFUSED)
+    plain = layer_time(DENSE, Settings(), unfused).forward.attention_s
+    assert plain > 2 * fused
+    odd = unfused.model_copy(update={"model": unfused.model.model_copy(update={"head_dim": 124})})
+    assert layer_time(DENSE, Settings(), odd).forward.attention_s > 2 * plain  # off the tensor cores
+
+
+def test_the_host_sets_the_floor_of_small_layers(tiny_dense: PlanRequest) -> None:
+    # 60 launches of 6 us forward and twice that backward outlast the toy layer of 128 tokens
+    layer = layer_time(DENSE, Settings(), tiny_dense)
+    assert layer.forward.total == pytest.approx(60 * 6e-6)
+    assert layer.backward_input.total + layer.backward_weight.total == pytest.approx(120 * 6e-6)
+    graphs = with_habits(tiny_dense, launch_factor=0.0)
+    assert layer_time(DENSE, Settings(), graphs).forward.host_s == 0.0
+
+
+def test_launches_slow_down_when_the_pipeline_spans_nodes(tiny_dense: PlanRequest) -> None:
+    request = with_habits(tiny_dense, cross_node_launch_growth=0.5)
+    inside = layer_time(DENSE, Settings(pipeline_parallel=2, tensor_parallel=2), request).forward.total
+    across = layer_time(DENSE, Settings(pipeline_parallel=2, tensor_parallel=4), request).forward.total
+    assert across == pytest.approx(3.0 * inside)  # 1 + 0.5 * 4
+
+
+def test_frozen_weights_have_no_weight_gradients(tiny_dense: PlanRequest) -> None:
+    request = big(tiny_dense)
+    frozen = request.model_copy(
+        update={"workload": request.workload.model_copy(update={"frozen_weights": True})}
+    )
+    assert layer_time(DENSE, Settings(), frozen).backward_weight.total == 0.0
+    assert head_time(Settings(), frozen).backward_weight.total == 0.0
+
+
+def test_low_precision_speeds_up_products_alone(tiny_dense: PlanRequest) -> None:
+    request = big(tiny_dense)
+    wide, narrow = (layer_time(DENSE, Settings(precision=p), request).forward for p in ("bf16", "fp8"))  # type: ignore[arg-type]
+    assert narrow.gemm_s < wide.gemm_s
+    assert narrow.attention_s == wide.attention_s
+    assert narrow.elementwise_s == wide.elementwise_s
+    assert head_time(Settings(precision="fp8"), request).total == head_time(Settings(), request).total
+
+
+def test_arrays_equal_the_loop_over_scalars(tiny_moe: PlanRequest) -> None:
+    request = big(tiny_moe)
+    t, b = np.array([1, 2, 4]), np.array([1, 2, 3])
+    arrays = layer_time(MOE, Settings(tensor_parallel=t, micro_batch=b, sequence_parallel=t > 1), request)
+    for index in range(3):
+        setting = Settings(
+            tensor_parallel=int(t[index]), micro_batch=int(b[index]), sequence_parallel=bool(t[index] > 1)
+        )
+        one = layer_time(MOE, setting, request)
+        for name, value in one.total.items():
+            assert np.broadcast_to(getattr(arrays.total, name), 3)[index] == pytest.approx(value), name
+
+
+def test_ends_of_the_model(tiny_dense: PlanRequest) -> None:
+    request = big(tiny_dense)
+    assert embedding_time(Settings(), request).total.tensor_comm_s == 0.0
+    assert embedding_time(Settings(tensor_parallel=2), request).forward.tensor_comm_s > 0.0
+    one, two = (head_time(Settings(tensor_parallel=t), request).forward.embedding_and_loss_s for t in (1, 2))
+    assert 0.4 * one < two < one
+
+
+def test_phases_are_linear() -> None:
+    layer = LayerTime(forward=WorkTime(gemm_s=1.0), recompute=WorkTime(recompute_s=2.0))
+    twice = layer * 2 + layer
+    assert (twice.forward.gemm_s, twice.recompute.recompute_s) == (3.0, 6.0)
