@@ -163,17 +163,19 @@ def _framework_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) ->
     region = tokens_per_micro_batch(setting, request) / token_region_divisor(setting)
     messages = 2.0 * 2.0 * request.model.hidden_size * region
     piped = np.asarray(setting.pipeline_parallel) > 1
-    return dummy + habits.workspace_bytes + np.where(piped, messages, 0.0) + _window_bytes(setting, request)
+    replicas = np.asarray(setting.data_parallel) * setting.context_parallel
+    fixed = habits.workspace_bytes + np.where(~piped & (replicas > 1), habits.bucket_bytes, 0.0)
+    return dummy + fixed + np.where(piped, messages, 0.0) + _window_bytes(setting, request)
 
 
 def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
     """Gathered tensors that the allocator cannot reuse yet because their stream is behind the host.
 
     The published nanotron sweep shows about the same T h multiple for every model without a pipeline and from
-    four stages on (up to sixteen tensor ranks), none with two stages or a single micro-batch.
+    four stages on (up to sixteen tensor ranks), none with two stages or without a steady state (m <= p).
     """
     p, t = np.asarray(setting.pipeline_parallel), np.asarray(setting.tensor_parallel)
-    runs_ahead = ((p == 1) | ((p >= 4) & (t <= 16))) & (np.asarray(setting.num_microbatches) > 1)
+    runs_ahead = ((p == 1) | ((p >= 4) & (t <= 16))) & (np.asarray(setting.num_microbatches) > p)
     tokens = tokens_per_micro_batch(setting, request)
     window = request.framework.memory.gathered_window_bytes * request.model.hidden_size * tokens
     return np.where(runs_ahead, window * (1 - 1 / t), 0.0)

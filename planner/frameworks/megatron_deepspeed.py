@@ -33,6 +33,8 @@ MEMORY = MemoryHabits(
     dropout_mask_bytes=2.0,
     # Fitted on tests/data/measured/calibration.jsonl, BigScience: 1.2 hidden states a layer.
     checkpoint_bytes=2.4,
+    # Reduce and gather buckets of 5e8 elements (reduce_bucket_size, allgather_bucket_size), double-buffered.
+    bucket_bytes=4e9,
     reserved_over_allocated=1.03,
     # CUDA 11 context with the full kernel set (1.8 GiB in older stacks).
     context_bytes=1.9e9,

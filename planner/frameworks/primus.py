@@ -26,6 +26,8 @@ MEMORY = MemoryHabits(
     loss_saved_bytes=6.0,
     loss_peak_bytes=6.0,
     dummy_weight_gradients=True,
+    # Its log prints the share of the device's memory in use.
+    reported="device",
 )
 
 LIMITS = Limits(

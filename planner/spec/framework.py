@@ -116,6 +116,8 @@ class MemoryHabits(BaseModel):
     """Layers whose whole fp32 gradients are being reduced at once under ZeRO-3."""
     workspace_bytes: float = 0.0
     """Library workspaces and tables that the allocator counts. [byte]"""
+    bucket_bytes: float = 0.0
+    """Communication buckets of a fixed size, with replicas and without a pipeline. [byte]"""
     bucket_gradient_bytes: float = 0.0
     """A second, 16-bit gradient kept for communication whenever gradients are synchronised."""
     reserved_over_allocated: float = Field(default=1.04, ge=1)

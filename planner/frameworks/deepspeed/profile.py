@@ -18,6 +18,8 @@ MEMORY = MemoryHabits(
     activation_style="unfused",
     loss_saved_bytes=6.0,
     loss_peak_bytes=14.0,
+    # Reduce and gather buckets of 5e8 elements (reduce_bucket_size, allgather_bucket_size), double-buffered.
+    bucket_bytes=4e9,
     reserved_over_allocated=1.1,
     reported="device",
 )
