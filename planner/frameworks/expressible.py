@@ -18,6 +18,7 @@ LIMIT_RULES = frozenset(
         "zero_stage_goes_with_experts",
         "plain_replicas_stand_alone",
         "shard_group_divides_the_replicas",
+        "sharding_has_more_than_one_rank",
         "tensor_ranks_within_framework_limit",
         "pipeline_ranks_within_framework_limit",
         "context_ranks_within_framework_limit",

@@ -107,6 +107,27 @@ def shard_group_divides_the_replicas(
     return implies(np.asarray(zero_stage) > 0, suits)
 
 
+@rule(source="Megatron-LM parallel_state.py: expert replicas % instances; torchtitan: (dp_shard cp tp) % ep")
+def shard_groups_divide_the_expert_replicas(
+    request: PlanRequest,
+    shard_group_size: Column,
+    zero_stage: Column,
+    tensor_parallel: Column,
+    context_parallel: Column,
+    data_parallel: Column,
+    expert_parallel: Column,
+    expert_tensor_parallel: Column,
+) -> Column:
+    """Shard groups of {shard_group_size} do not hold whole sets of experts: {expert_parallel} expert x
+    {expert_tensor_parallel} expert-tensor ranks have to divide a group times {tensor_parallel} tensor ranks.
+    """
+    replicas = np.asarray(data_parallel) * context_parallel
+    group, experts = np.asarray(shard_group_size), np.asarray(expert_parallel) * expert_tensor_parallel
+    whole = np.logical_and(divides(group, replicas), divides(experts, group * tensor_parallel))
+    sharded = np.logical_and(np.asarray(zero_stage) > 0, request.model.is_moe)
+    return implies(np.logical_and(sharded, group < replicas), whole)
+
+
 def _maximum(limit: int | None) -> float:
     return np.inf if limit is None else limit
 
@@ -198,6 +219,7 @@ FRAMEWORK_RULES = (
     sharding_has_more_than_one_rank,
     unsharded_state_has_no_shard_group,
     shard_group_divides_the_replicas,
+    shard_groups_divide_the_expert_replicas,
     tensor_ranks_within_framework_limit,
     pipeline_ranks_within_framework_limit,
     context_ranks_within_framework_limit,

@@ -220,6 +220,11 @@ EXAMPLES = [
             {"zero_stage": 1, "data_parallel": 8, "shard_group_size": 4},
             {"zero_stage": 1, "data_parallel": 8, "shard_group_size": 3}, 2, "",
             vary(DENSE, limits={"hybrid_sharding": True})),
+    # 4 expert ranks over t d = 4 ranks: two shard groups of 2 would cut the only set of experts in half
+    Example("shard_groups_divide_the_expert_replicas",
+            {"zero_stage": 1, "data_parallel": 4, "expert_parallel": 4, "shard_group_size": 4},
+            {"zero_stage": 1, "data_parallel": 4, "expert_parallel": 4, "shard_group_size": 2}, 4, "",
+            vary(MOE, limits={"hybrid_sharding": True})),
     Example("tensor_ranks_within_framework_limit", {"tensor_parallel": 2}, {"tensor_parallel": 4}, 2,
             "at most 2 tensor ranks", vary(DENSE, limits={"max_tensor_parallel": 2})),
     Example("pipeline_ranks_within_framework_limit", {}, PIPELINE, 1, "",

@@ -32,6 +32,7 @@ LIMITS = Limits(
     offloads=("none", "optimizer"),
     precisions=("fp32", "fp16", "bf16", "fp8"),
     plain_replication_combines=False,
+    sharding_needs_replicas=True,
 )
 
 PROFILE = FrameworkProfile(

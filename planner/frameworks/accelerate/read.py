@@ -27,6 +27,7 @@ KEYS: dict[str, Key] = {
     "mixed_precision": Key("mixed_precision", one_of(*PRECISIONS.values())),
     _F + "reshard_after_forward": Key("reshard", yes),
     _F + "activation_checkpointing": Key("checkpointing", yes),
+    _F + "offload_params": Key("offload", yes),
     _F + "version": Key("fsdp_version", text),
     _F + "sharding_strategy": Key("sharding", text),
     _P + "dp_replicate_size": Key("replicate_degree", positive),
@@ -107,6 +108,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         micro_batch=b,
         num_microbatches=launch.get("num_microbatches", max(1, request.workload.global_batch // (d * b))),
         recompute="full" if checkpointed else "none",
+        offload="optimizer" if launch.get("offload", False) else "none",
         precision=_precision(launch),
     )
     return plan.model_copy(update={"stages": even_stages(request.model, plan)})

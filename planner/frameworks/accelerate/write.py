@@ -107,7 +107,7 @@ def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:
             "fsdp_reshard_after_forward": plan.zero_stage == 3,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_activation_checkpointing": plan.recompute == "full",
-            "fsdp_offload_params": False,
+            "fsdp_offload_params": plan.offload == "optimizer",
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
         settings["parallelism_config"] = _parallelism(plan)

@@ -54,6 +54,7 @@ LIMITS = Limits(
     offloads=("none", "optimizer"),
     precisions=("fp32", "bf16", "fp8"),
     microbatches_multiple_of_stages=True,
+    sharding_needs_replicas=True,
 )
 
 PROFILE = FrameworkProfile(

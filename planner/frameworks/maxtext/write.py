@@ -47,6 +47,10 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     problems = limit_problems(plan, request, PROFILE)
     if plan.zero_stage < 3 and plan.context_parallel * plan.expert_parallel > 1:
         problems.append("context and expert ranks always shard the weights, so they need ZeRO-3")
+    if plan.zero_stage == 3 and plan.shard_group_size == 1:
+        problems.append("one replica has nothing to shard: say ZeRO-0")
+    if plan.zero_stage == 1 and plan.shard_group_size != plan.data_parallel:
+        problems.append("shard_optimizer_over_data shards over all replicas, not over some")
     product = 1
     for size in axes(plan).values():
         product *= size

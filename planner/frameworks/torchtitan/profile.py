@@ -55,6 +55,7 @@ LIMITS = Limits(
     plain_replication_combines=False,
     sequence_divides_by_tensor_and_context=True,
     tied_embeddings_with_pipeline=False,
+    sharding_needs_replicas=True,
 )
 
 PROFILE = FrameworkProfile(
