@@ -18,6 +18,7 @@ COMMANDS = {
     "check": "planner.cli.check",
     "launch": "planner.cli.launch",
     "report": "planner.cli.report",
+    "sweep": "planner.cli.sweep",
     "validate": "planner.cli.validate",
     "models": "planner.cli.models",
     "hardware": "planner.cli.hardware",

@@ -1,0 +1,105 @@
+"""``sweep``: scaling curve, days and dollars over cluster sizes and accelerators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from planner.cli.options import json_option, pin_options, problem_options, search_options
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(name="sweep", short_help="Scaling curve, days and dollars over cluster sizes.")
+@problem_options
+@pin_options
+@search_options
+@click.option("--tokens", metavar="15T", help="Tokens of the whole run, for days and dollars.")
+@click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="Per GPU-hour [hardware file].")
+@click.option("--mtbf", metavar="TIME", help="Mean time between failures of one GPU [Llama 3: 50.7 kh].")
+@click.option("--restart", metavar="TIME", help="From a failure to the next step [10 min].")
+@click.option("--storage", metavar="GB/s", help="Rate at which a checkpoint is written [2000].")
+@click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Write every figure as CSV.")
+@click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Write the scaling curves as a page.")
+@click.option("--state", type=_FILE, metavar="FILE", help="Remember answers here; a rerun goes on from it.")
+@click.option("--processes", type=click.IntRange(min=1), help="Worker processes [one per core].")
+@click.option("--cluster", metavar="ADDRESS", help="A Dask scheduler to spread the questions over.")
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+@json_option
+def command(
+    as_json: bool, force: bool, csv_file: Path | None, html_file: Path | None, **options: Any
+) -> None:
+    """Plan the model at every size (--gpus 64:8192 doubles; 64,96,128 lists) and accelerator (a list)."""
+    from planner.output import write_file
+    from planner.sweep.show import batch_budget, csv_text, page, rows, table
+
+    model = options.get("model")
+    outcomes = _outcomes(options)
+    if csv_file is not None:
+        write_file(csv_file, csv_text(outcomes), force)
+    if html_file is not None:
+        write_file(html_file, page(outcomes, f"Scaling of {model}"), force)
+    if as_json:
+        from planner.report.json import dumps
+
+        click.echo(dumps({"rows": rows(outcomes), "notes": batch_budget(outcomes)}))
+        return
+    click.echo(table(outcomes))
+    for sentence in batch_budget(outcomes):
+        click.echo(sentence)
+
+
+def _outcomes(options: dict[str, Any]) -> list[Any]:
+    from dataclasses import asdict
+
+    from planner.cli.options import question
+    from planner.errors import BadInput
+    from planner.sweep import run, scenarios
+
+    extra = {name: options.pop(name) for name in ("state", "processes", "cluster", "time_limit")}
+    options.pop("workers")
+    economy = _economy(options)
+    said = asdict(question(options))
+    if not said["model"] or not said["gpus"]:
+        raise BadInput("a sweep needs --model and --gpus (64:8192, or 64,96,128)")
+    gpus, hardware = said.pop("gpus"), said.pop("hardware") or "h100-sxm-80gb"
+    given = {name: value for name, value in said.items() if value is not None}
+    asked = scenarios(gpus, hardware, given)
+    answers = run(
+        asked, economy, state=extra["state"], time_limit_s=extra["time_limit"],
+        processes=extra["processes"], cluster=extra["cluster"],
+    )  # fmt: skip
+    stderr = click.get_text_stream("stderr")
+    with click.progressbar(answers, length=len(asked), label="planning", file=stderr) as bar:
+        return list(bar)
+
+
+def _economy(options: dict[str, Any]) -> Any:
+    from planner.errors import BadInput
+    from planner.sweep import Economy
+    from planner.units import parse_count, parse_seconds
+
+    given: dict[str, Any] = {"usd_per_gpu_hour": options.pop("price")}
+    tokens, mtbf, restart, storage = (options.pop(name) for name in ("tokens", "mtbf", "restart", "storage"))
+    if tokens is not None:
+        given["training_tokens"] = _positive(parse_count(tokens, "--tokens"), "--tokens")
+    if mtbf is not None:
+        given["failures_per_gpu_hour"] = 3600.0 / _positive(parse_seconds(mtbf, "--mtbf"), "--mtbf")
+    if restart is not None:
+        given["restart_s"] = parse_seconds(restart, "--restart")
+    if storage is not None:
+        try:
+            given["storage_bytes_per_s"] = _positive(float(storage), "--storage") * 1e9
+        except ValueError as error:
+            raise BadInput(f"--storage {storage!r} is not a number of GB/s") from error
+    return Economy(**given)
+
+
+def _positive(value: float, option: str) -> float:
+    from planner.errors import BadInput
+
+    if not value > 0:
+        raise BadInput(f"{option} {value:g}: must be more than zero")
+    return value

@@ -1,0 +1,144 @@
+"""Asking every question of a sweep: in processes, with what is already known taken from the state file."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from planner.cost.words import plan_words
+from planner.errors import BadInput, PlannerError
+from planner.sweep.money import Economy
+from planner.sweep.scenarios import Scenario
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The answer to one question. ``figures`` is empty where nothing fits; ``reason`` then says why."""
+
+    key: str
+    gpus: int
+    hardware: str
+    status: str
+    plan: str = ""
+    reason: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def ask(scenario: Scenario, economy: Economy, time_limit_s: float) -> Outcome:
+    """Answer one question with one solver thread; a planner error becomes the outcome's reason."""
+    from planner.solver import solve
+
+    place: dict[str, Any] = {"key": scenario.key, "gpus": scenario.gpus, "hardware": scenario.hardware}
+    try:
+        request = scenario.question().request()
+        result = solve(request, top=1, time_limit_s=time_limit_s, workers=1)
+    except PlannerError as error:
+        return Outcome(**place, status="refused", reason=str(error))
+    if result.best is None:
+        reasons = {"infeasible": "no legal plan fits", "time-limit": "no plan within the time limit"}
+        return Outcome(**place, status=result.status, reason=reasons.get(result.status, result.status))
+    best = result.best
+    figures = {
+        "step_time_s": best.step_time_s,
+        "tokens_per_s": best.tokens_per_s_per_gpu * best.plan.num_gpus,
+        "tokens_per_s_per_gpu": best.tokens_per_s_per_gpu,
+        "mfu": best.mfu,
+        "peak_memory_bytes": best.peak_memory_bytes,
+        "global_batch": best.plan.global_batch,
+        **economy.figures(best, request),
+    }
+    return Outcome(**place, status=result.status, plan=plan_words(best.plan), figures=figures)
+
+
+def run(
+    questions: Sequence[Scenario],
+    economy: Economy,
+    *,
+    state: Path | None = None,
+    time_limit_s: float = 60.0,
+    processes: int | None = None,
+    cluster: str | None = None,
+) -> Iterator[Outcome]:
+    """Yield every outcome as it is known, those of an earlier run first.
+
+    Parameters
+    ----------
+    state
+        JSON-lines file to which each outcome is appended; what it holds already is not asked again.
+    processes
+        Worker processes; one per core when None.
+    cluster
+        Address of a running Dask scheduler to spread the questions over, instead of local processes.
+    """
+    keys = {question.key for question in questions}
+    known = {outcome.key: outcome for outcome in read_state(state) if outcome.key in keys}
+    yield from known.values()
+    open_questions = [question for question in questions if question.key not in known]
+    if not open_questions:
+        return
+    with _executor(processes, cluster) as executor:
+        futures = [executor.submit(ask, question, economy, time_limit_s) for question in open_questions]
+        try:
+            for future in as_completed(futures):
+                outcome = future.result()
+                if state is not None:
+                    _append(state, outcome)
+                yield outcome
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+@contextmanager
+def _executor(processes: int | None, cluster: str | None) -> Iterator[Executor]:
+    if cluster is not None:
+        try:
+            from distributed import Client
+        except ImportError as error:
+            raise BadInput("--cluster needs Dask: pip install 'plan-parallel[cluster]'") from error
+        with Client(cluster) as client, client.get_executor() as executor:
+            yield executor
+        return
+    context = multiprocessing.get_context("spawn")
+    workers = processes or os.cpu_count() or 1
+    with ProcessPoolExecutor(workers, mp_context=context) as executor:
+        yield executor
+
+
+def read_state(path: Path | None) -> list[Outcome]:
+    """Read the outcomes of an earlier run; a last line cut short by an interruption is left out.
+
+    Raises
+    ------
+    BadInput
+        The file is there and is no sweep's state.
+    """
+    if path is None or not path.exists():
+        return []
+    outcomes = []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            outcomes.append(Outcome(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            if number == len(lines):
+                break
+            raise BadInput(
+                f"{path}:{number} is not a line of a sweep's state; give another --state"
+            ) from error
+    return outcomes
+
+
+def _append(path: Path, outcome: Outcome) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(outcome), allow_nan=False) + "\n")
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror or error}") from error
