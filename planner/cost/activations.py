@@ -226,12 +226,14 @@ def loss_bytes(setting: Setting, request: PlanRequest) -> Any:
     """Logits and loss of one micro-batch at the worst moment, on the stage with the head. [byte].
 
     Besides the logits, the gathered input of the head and its gradient before the reduce-scatter are live
-    (2 T h bytes each).
+    (2 T h bytes each). Under GPipe the other micro-batches' logits wait for the backward passes.
     """
     habits = request.framework.memory
     vocabulary = padded_vocabulary(request, setting) / setting.tensor_parallel
     tokens = tokens_per_micro_batch(setting, request)
-    return tokens * (vocabulary * habits.loss_peak_bytes + 4.0 * request.model.hidden_size)
+    waiting = np.asarray(setting.num_microbatches) - 1 if setting.schedule == "gpipe" else 0
+    per_logit = habits.loss_peak_bytes + habits.loss_saved_bytes * waiting
+    return tokens * (vocabulary * per_logit + 4.0 * request.model.hidden_size)
 
 
 def dummy_gradient_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:

@@ -91,7 +91,7 @@ def stage_memory(load: ChunkLoad, setting: Setting, request: PlanRequest, rank: 
         weights_bytes=state.weights_bytes,
         gradients_bytes=state.gradients_bytes,
         optimizer_bytes=np.where(setting.offload == "optimizer", 0.0, state.optimizer_bytes),
-        activations_bytes=_saved_bytes(load, setting, request) * activation_multiple(setting, rank),
+        activations_bytes=_resident_bytes(load, setting, request, rank),
         loss_bytes=loss,
         transient_bytes=np.maximum(_transient_bytes(load, setting, request) - loss, 0.0)
         + _gathered_bytes(load, setting, request),
@@ -114,6 +114,17 @@ def _layer_activations(
     return {kind: layer_activation_bytes(kind, setting, request) for kind in load.layers}
 
 
+def _resident_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest, rank: Any) -> Any:
+    """Saved activations that stay on the GPU: all in flight, or two layers' worth when they go to the host.
+
+    Offloaded activations leave layer by layer and come back one layer ahead (double buffering).
+    """
+    saved = _saved_bytes(load, setting, request)
+    if setting.offload == "activations":
+        return 2.0 * saved / np.maximum(load.num_layers, 1)
+    return saved * activation_multiple(setting, rank)
+
+
 def _saved_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
     """Saved activations of one micro-batch; recomputed layers are spread over the kinds in proportion."""
     share = load.recompute_layers / np.maximum(load.num_layers, 1)
@@ -122,7 +133,7 @@ def _saved_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any
         total = total + load.layers[kind] * (layer.plain - share * (layer.plain - layer.recomputed))
     if request.model.mtp_depth:
         last = layer_activation_bytes(request.model.layer_kinds[-1], setting, request)
-        total = total + load.mtp * last.plain
+        total = total + load.mtp * (last.plain - share * (last.plain - last.recomputed))
     return total
 
 

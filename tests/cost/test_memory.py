@@ -204,3 +204,31 @@ def test_peak_never_grows_with_replicas_or_recompute_and_grows_with_the_batch(mo
     assert peak(micro_batch=b + 1) > peak()
     assert peak(data_parallel=2 * d, shard_group_size=2 * d) <= peak() * (1 + 1e-12)
     assert peak(recompute="full") <= peak(recompute="none") * (1 + 1e-12)
+
+
+def test_activation_offload_keeps_two_layers(tiny_dense):
+    plan = layout(m=1)
+    kept, moved = (
+        memory(plan.model_copy(update={"offload": how}), tiny_dense)[0] for how in ("none", "activations")
+    )
+    assert moved.activations_bytes == approx(kept.activations_bytes * 2 / 4)  # of four layers
+
+
+def test_gpipe_keeps_every_micro_batch_and_its_logits(tiny_dense):
+    loads = {"layers": {LayerKind(): 2}, "head": 1}
+    piped = Settings(pipeline_parallel=2, schedule="1f1b", num_microbatches=8)
+    flushed = Settings(pipeline_parallel=2, schedule="gpipe", num_microbatches=8)
+    one, all_ = (stage_memory(ChunkLoad(**loads), setting, tiny_dense, 1) for setting in (piped, flushed))
+    assert all_.activations_bytes == approx(8 * one.activations_bytes)
+    logits = 128 * 512 * tiny_dense.framework.memory.loss_saved_bytes
+    assert all_.loss_bytes - one.loss_bytes == approx(7 * logits)
+
+
+def test_sharded_weights_are_gathered_unit_by_unit(tiny_dense):
+    # ZeRO-3: two layers and the ends in 16 bits, and the fp32 gradients of two layers under reduction.
+    setting = Settings(data_parallel=8, zero_stage=3, shard_group_size=8)
+    load = ChunkLoad(layers={LayerKind(): 4})
+    layer = float(layer_state_bytes(LayerKind(), Settings(), tiny_dense).weights_bytes) / 2
+    three = stage_memory(load, setting, tiny_dense, 0)
+    two = stage_memory(load, Settings(data_parallel=8, zero_stage=2, shard_group_size=8), tiny_dense, 0)
+    assert three.transient_bytes - two.transient_bytes == approx(2 * 2 * layer + 2 * 4 * layer)
