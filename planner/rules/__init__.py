@@ -12,7 +12,6 @@ from planner.rules.check import (
     candidates,
     check,
     mask,
-    rules_listing,
     valid_values,
 )
 from planner.rules.rule import Rule, rule
@@ -20,5 +19,5 @@ from planner.rules.user import pin_rules
 
 __all__ = [
     "RULES", "TABULAR_RULES", "Rule", "Violation", "broken_rules", "candidates", "check", "mask", "pin_rules",
-    "rule", "rules_listing", "valid_values",
+    "rule", "valid_values",
 ]  # fmt: skip

@@ -72,7 +72,7 @@ class Violation:
 
     def __str__(self) -> str:
         if not self.allowed:
-            return f"{self.sentence}; no single change helps."
+            return f"{self.sentence}."
         named = sorted(_closest(self.allowed, self.value)[:MOST_NAMED], key=self.allowed.index)
         more = ", …" if len(self.allowed) > len(named) else ""
         values = ", ".join(map(str, named)) + more
@@ -148,19 +148,6 @@ def valid_values(
     return tuple(
         value for value, good in zip(values, np.broadcast_to(passed, len(values)), strict=True) if good
     )
-
-
-def rules_listing() -> list[dict[str, str]]:
-    """Name, scope, sentence and source of every rule, for people."""
-    return [
-        {
-            "name": statement.name,
-            "fields": ", ".join(statement.scope),
-            "sentence": " ".join(statement.sentence.split()),
-            "source": statement.source,
-        }
-        for statement in RULES
-    ]
 
 
 def _violation(statement: Rule, plan: Plan, request: PlanRequest) -> Violation:

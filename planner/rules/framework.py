@@ -51,6 +51,20 @@ def zero_stage_goes_with_experts(request: PlanRequest, zero_stage: Column) -> Co
     return implies(refused, np.asarray(zero_stage) < 3)
 
 
+@rule(
+    source="DeepSpeed auto_ep_folding.py: experts beside tensor ranks need pp = 1", field="pipeline_parallel"
+)
+def experts_and_tensor_ranks_go_with_the_pipeline(
+    request: PlanRequest, pipeline_parallel: Column, expert_parallel: Column, tensor_parallel: Column
+) -> Column:
+    """{request.framework.name} does not run {expert_parallel} expert beside {tensor_parallel} tensor ranks in
+    {pipeline_parallel} pipeline ranks.
+    """
+    folded = np.logical_and(np.asarray(expert_parallel) > 1, np.asarray(tensor_parallel) > 1)
+    refused = np.logical_and(request.framework.limits.experts_with_tensor_exclude_pipeline, folded)
+    return implies(refused, np.asarray(pipeline_parallel) == 1)
+
+
 @rule(source="torchtitan 0.2 parallelize.py (DDP alone); accelerate ParallelismConfig")
 def plain_replicas_stand_alone(
     request: PlanRequest,
@@ -215,6 +229,7 @@ FRAMEWORK_RULES = (
     framework_has_the_zero_stage,
     zero_stage_goes_with_the_pipeline,
     zero_stage_goes_with_experts,
+    experts_and_tensor_ranks_go_with_the_pipeline,
     plain_replicas_stand_alone,
     sharding_has_more_than_one_rank,
     unsharded_state_has_no_shard_group,

@@ -103,6 +103,39 @@ def recomputed_layers_suit_the_framework(request: PlanRequest, plan: Plan) -> bo
     return (limits.partial_recompute or all(whole)) and (limits.recompute_per_stage or same)
 
 
+MLA_MODULES = ("mla_up_proj",)
+EXPERT_MODULES = ("moe", "moe_act", "shared_experts")
+
+
+def _absent_modules(plan: Plan, request: PlanRequest) -> list[str]:
+    model = request.model
+    absent = [module for module in plan.recompute_modules if module in MLA_MODULES and not model.is_mla]
+    absent += [module for module in plan.recompute_modules if module in EXPERT_MODULES and not model.is_moe]
+    if "shared_experts" in plan.recompute_modules and not model.shared_expert_ffn_hidden_size:
+        absent.append("shared_experts")
+    return list(dict.fromkeys(absent))
+
+
+def _absent(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    return {"absent": ", ".join(_absent_modules(plan, request))}
+
+
+@rule(
+    source="Megatron-LM transformer_config.py: recompute modules against the architecture",
+    field="recompute_modules",
+    numbers=_absent,
+)
+def recomputed_modules_are_in_the_model(request: PlanRequest, plan: Plan) -> bool:
+    """{request.model.name} has no {absent} to recompute."""
+    return not _absent_modules(plan, request)
+
+
+@rule(source="Megatron-LM arguments.py: modules only with selective recompute", field="recompute_modules")
+def recompute_modules_mean_selective(request: PlanRequest, plan: Plan) -> bool:
+    """Recompute '{plan.recompute}' takes no modules, and {plan.recompute_modules} are named."""
+    return plan.recompute == "selective" or not plan.recompute_modules
+
+
 STAGE_RULES = (
     stages_match_the_pipeline,
     stages_hold_every_layer,
@@ -110,4 +143,6 @@ STAGE_RULES = (
     uneven_stages_suit_the_framework,
     stages_recompute_what_they_hold,
     recomputed_layers_suit_the_framework,
+    recomputed_modules_are_in_the_model,
+    recompute_modules_mean_selective,
 )

@@ -57,6 +57,8 @@ class Limits(BaseModel):
     """All-to-all context parallelism copies KV heads when it has more ranks than heads (Ulysses)."""
     expert_tensor_is_one_or_tensor: bool = False
     """Experts are split over all tensor ranks or over none (torchtitan 0.2)."""
+    experts_with_tensor_exclude_pipeline: bool = False
+    """Expert and tensor parallelism together refuse a pipeline (DeepSpeed AutoEP folding)."""
     zero3_with_experts: bool = True
     """ZeRO-3 accepts mixture-of-experts models."""
     plain_replication_combines: bool = True
@@ -168,6 +170,8 @@ class TimeHabits(BaseModel):
     """Per parameter, in the gradient reduction."""
     pipeline_sends_overlap: bool = True
     """In the steady state of interleaved schedules."""
+    scatters_sends: bool = False
+    """A pipeline message is cut over the tensor ranks and gathered again in the next stage (Megatron)."""
     expert_comm_hidden_fraction: float = Field(default=0.0, ge=0, le=1)
     deduplicates_dispatch: bool = False
     """A token travels once to a rank with several of its experts (DeepEP, HybridEP)."""

@@ -251,8 +251,12 @@ def _with_data_parallel(plan: Plan, d: int, raw: dict[str, Any]) -> Plan:
         m = max(raw["local_batch"] // plan.micro_batch, 1)
     if m is None:
         m = max(batch // (d * plan.micro_batch), 1) if batch else plan.pipeline_parallel
-    group = d * plan.context_parallel if plan.zero_stage else 1
-    return plan.model_copy(update={"data_parallel": d, "num_microbatches": m, "shard_group_size": group})
+    is_unasked_fsdp = plan.zero_stage == 3 and not {"zero", "fsdp"} & set(raw)
+    stage = 0 if is_unasked_fsdp and d * plan.context_parallel == 1 else plan.zero_stage
+    group = d * plan.context_parallel if stage else 1
+    return plan.model_copy(
+        update={"data_parallel": d, "num_microbatches": m, "zero_stage": stage, "shard_group_size": group}
+    )
 
 
 def _chunks(raw: dict[str, Any], model: Model, p: int) -> int:

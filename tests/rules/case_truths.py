@@ -98,10 +98,8 @@ TRUTHS: dict[str, list[Truth]] = {
         Truth(limits=EVEN, breaks=("layers_divide_over_stages",)),
     ],
     "nanotron-347-pp8-m1": [
-        Truth(breaks=("microbatches_cover_the_pipeline",), given={"num_microbatches": 1},
-              limits={"microbatches_at_least_stages_less_one": True, "microbatches_at_least_stages": False}),
-        Truth(given={"num_microbatches": 7}, is_legal=True,
-              limits={"microbatches_at_least_stages_less_one": True, "microbatches_at_least_stages": False}),
+        Truth(breaks=("microbatches_cover_the_pipeline",), given={"num_microbatches": 1}),
+        Truth(given={"num_microbatches": 7}, is_legal=True),
     ],
     "nemo-14288-pp6-m3": [
         Truth(breaks=("microbatches_fill_interleaved_rounds",)),
@@ -146,8 +144,8 @@ TRUTHS: dict[str, list[Truth]] = {
         Truth(given={"ep": 8}, is_legal=True),
     ],
     "accel-3798-tp-only-fsdp": [
-        Truth(breaks=("sharding_has_more_than_one_rank",), limits={"sharding_needs_replicas": True}),
-        Truth(given={"tp": 1, "dp_shard": 2}, is_legal=True, limits={"sharding_needs_replicas": True}),
+        Truth(breaks=("sharding_has_more_than_one_rank",)),
+        Truth(given={"tp": 1, "dp_shard": 2}, is_legal=True),
     ],
     "axolotl-2989-ddp-tp": [
         Truth(breaks=("plain_replicas_stand_alone",)),
@@ -173,10 +171,8 @@ TRUTHS: dict[str, list[Truth]] = {
         Truth(given={"dp_shard": 1}, is_legal=True),
     ],
     "touchnet-10-tied-pp": [
-        Truth(breaks=("tied_embeddings_go_with_the_pipeline",), allowed={"pipeline_parallel": (1,)},
-              limits={"tied_embeddings_with_pipeline": False}),
-        Truth(given={"tied_embeddings": False}, is_legal=True,
-              limits={"tied_embeddings_with_pipeline": False}),
+        Truth(breaks=("tied_embeddings_go_with_the_pipeline",), allowed={"pipeline_parallel": (1,)}),
+        Truth(given={"tied_embeddings": False}, is_legal=True),
     ],
     "axolotl-1439-70b-1tb-ram": [
         Truth(breaks=(HOST,)),

@@ -9,7 +9,7 @@ import pytest
 from ortools.sat.python import cp_model
 from toys import tiny_dense, tiny_moe, vary
 
-from planner.rules import RULES, TABULAR_RULES, Rule, check, mask, pin_rules, rules_listing, valid_values
+from planner.rules import RULES, TABULAR_RULES, Rule, check, mask, pin_rules, valid_values
 from planner.rules.encode import TooManyCombinations, allowed_rows, code, decode, encode_all, new_variables
 from planner.spec import Pin, Plan, PlanRequest
 
@@ -181,12 +181,6 @@ def test_every_sentence_formats(rule: Rule, name: str) -> None:
     assert sentence
     assert "{" not in sentence
     assert not sentence.endswith(".")
-
-
-def test_the_listing_names_every_rule() -> None:
-    listing = rules_listing()
-    assert [row["name"] for row in listing] == [rule.name for rule in RULES]
-    assert all(row["sentence"] and row["source"] and row["fields"] for row in listing)
 
 
 def test_a_table_that_is_too_large_is_refused() -> None:
