@@ -182,8 +182,9 @@ def _framework_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) ->
 def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
     """Gathered tensors that the allocator cannot reuse yet because their stream is behind the host.
 
-    The published nanotron sweep shows about the same multiple of T h for every model and every p, none without
-    a steady state (m <= p) and none with wide tensor groups in short pipelines (t > p^2): an observed rule.
+    The published nanotron sweep shows about the same multiple of T h for every model and every p, none
+    without a steady state (m <= p), none with wide tensor groups in short pipelines (t > p^2): an observed
+    rule without a derivation.
     """
     p, t = np.asarray(setting.pipeline_parallel), np.asarray(setting.tensor_parallel)
     runs_ahead = ((p == 1) | (t <= p * p)) & (np.asarray(setting.num_microbatches) > p)
