@@ -14,8 +14,8 @@ from typing import Any
 
 from planner.cost.words import plan_words
 from planner.errors import BadInput, PlannerError
+from planner.sweep.grid import Scenario
 from planner.sweep.money import Economy
-from planner.sweep.scenarios import Scenario
 
 
 @dataclass(frozen=True, kw_only=True)

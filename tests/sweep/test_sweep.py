@@ -16,7 +16,7 @@ from planner.solver import evaluate
 from planner.spec import Plan
 from planner.sweep import Economy, Outcome, run, scenarios
 from planner.sweep.execute import read_state
-from planner.sweep.scenarios import cluster_sizes
+from planner.sweep.grid import cluster_sizes
 from planner.sweep.show import batch_budget, csv_text, efficiencies, table
 
 OPTIONS = {"model": "llama-3-8b", "global_batch": "64", "seq_length": "2048", "pins": {"recompute": "none"}}
