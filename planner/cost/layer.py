@@ -29,8 +29,8 @@ UNFUSED = "unfused"
 """Attention "kernel" of training before FlashAttention: two batched products with the scores in memory."""
 ALIGNED_HEAD = 8
 MISALIGNED_SLOWDOWN = 10.0
-"""Batched products of 16-bit heads whose width is no multiple of 8 elements (16 bytes) leave the tensor cores;
-fitted on BigScience rows with head dims 108, 145 and 150 (A100)."""
+"""Batched products of 16-bit heads whose width is no multiple of 8 elements (16 bytes) leave the tensor
+cores; fitted on BigScience rows with head dims 108, 145 and 150 (A100)."""
 QUERY_BLOCK = 128
 """Query rows that one thread block of a fused attention kernel handles (FlashAttention 2 and 3)."""
 
@@ -181,7 +181,7 @@ def _elementwise(kind: LayerKind, setting: Setting, request: PlanRequest, backwa
     """Norms, residual additions, rotary embedding, activation, and the experts' permutation.
 
     Bytes per token (16-bit, fused; physics: memory-bound ops): norm 4h forward and 8h backward, residual
-    addition 6h (dropout 1h more), rotary 4 (a + g) d, gated activation 6f and 10f, plain activation 4f and 6f,
+    addition 6h (dropout 1h more), rotary 4 (a + g) d, gated activation 6f and 10f, plain one 4f and 6f,
     permutation and its inverse 4 h k each.
     """
     model, habits, accelerator = request.model, request.framework.time, request.cluster.accelerator

@@ -89,9 +89,9 @@ def bubble(
     ``(p-1)`` times: GPipe, 1F1B ``F + B``; interleaved ``(F + B) / v`` (m a multiple of p; more otherwise);
     ZB-H1 ``max(F + D - W, F)``; ZB-H2 ``max(F + D - 2W, 0)``, because its optimizer step is validated
     afterwards and steps of different ranks interlock. DualPipe: the largest of ``n F``, ``n (F + D - W)`` and
-    ``n (2 D - W) - F`` with ``n = p/2 - 1``; DualPipeV the same with ``n = (p - 1)/2`` and F/2 taken off (the
-    two passes of a pair release their results one by one; a fused pair adds D). ZB-V: the stagger of its first
-    forwards, ``(p-1) F/2``, a lower bound when F, D and W differ.
+    ``n (2 D - W) - F`` with ``n = p/2 - 1``; DualPipeV the same with ``n = (p-1)/2``, F/2 taken off.
+    The two passes of a pair release their results one by one; a fused pair would add D. ZB-V: the stagger of
+    its first forwards, ``(p-1) F/2``, a lower bound when F, D and W differ.
 
     References
     ----------

@@ -66,8 +66,10 @@ def unit_times(setting: Setting, request: PlanRequest) -> UnitTimes:
 
 
 def hop_time(setting: Setting, request: PlanRequest) -> Any:
-    """Time of one activation's way to the next pipeline stage: 2 b s h / c bytes, / t with SP. [s]."""
-    tokens = tokens_per_micro_batch(setting, request) / token_region_divisor(setting)
+    """Time of one activation's way to the next stage: 2 b s h / c bytes, / t with SP or scattered. [s]."""
+    scattered = request.framework.time.scatters_sends
+    divisor = setting.tensor_parallel if scattered else token_region_divisor(setting)
+    tokens = tokens_per_micro_batch(setting, request) / divisor
     return send_time(
         ELEMENT_BYTES * request.model.hidden_size * tokens, stage_group(setting), request.cluster
     )

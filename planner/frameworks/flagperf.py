@@ -8,6 +8,7 @@ from __future__ import annotations
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
 TIME = TimeHabits(
+    scatters_sends=True,
     attention_kernel="fa2",
     kernel_efficiency=0.9,
     elementwise_factor=1.3,

@@ -10,6 +10,7 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 TIME = TimeHabits(
     # attention_efficiency, elementwise_factor, expert_comm_hidden_fraction, kernel_efficiency, kernels_per_moe_layer, overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction:
     # fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 10 rows.
+    scatters_sends=True,
     attention_kernel="ck",
     kernel_efficiency=0.775,
     elementwise_factor=2.51,

@@ -37,6 +37,9 @@ class GemmCurve(Sourced):
     ``1 + (D/M)^2 + (D/N)^2``. [row]"""
     tile: int = Field(default=1, ge=1)
     """Every dimension is padded to a multiple of this (systolic arrays)."""
+    waves: bool = False
+    """The product is cut into tiles that the multiprocessors work off in whole waves (Ampere and before;
+    later libraries split the last wave)."""
 
 
 class AttentionCurve(Sourced):

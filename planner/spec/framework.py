@@ -102,6 +102,8 @@ class MemoryHabits(BaseModel):
     """Transformer Engine keeps one 16-bit tensor per distinct weight shape."""
     activation_style: Literal["fused", "unfused"] = "fused"
     """Unfused: rotary embedding copies queries, keys and values, and the gate's activation is kept apart."""
+    low_precision_activations: bool = True
+    """In FP8 training the inputs of products are kept in one byte (Transformer Engine)."""
     fused_attention: bool = True
     """False: the s x s scores are kept (before FlashAttention)."""
     dropout_mask_bytes: float = 0.0

@@ -54,13 +54,18 @@ def validate_file(path: str | Path) -> dict[str, Any]:
 
 def validate_rows(rows: Sequence[Row]) -> dict[str, Any]:
     """Predict and compare rows that are already read."""
-    results, described = [], []
+    described = describe(rows)
+    return {"rows": [asdict(row.result) for row in described], "summary": summarise(described)}
+
+
+def describe(rows: Sequence[Row]) -> list[FamilyRow]:
+    """Predict every row and keep it beside what was read from it."""
+    described = []
     for row in rows:
         case, reason = _case(row)
         result = _skipped(row, reason) if case is None else _predict(row, case)
-        results.append(result)
         described.append(FamilyRow(row, case, result))
-    return {"rows": [asdict(result) for result in results], "summary": summarise(described)}
+    return described
 
 
 def _case(row: Row) -> tuple[Case | None, str]:

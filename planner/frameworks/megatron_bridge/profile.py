@@ -10,6 +10,7 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 TIME = TimeHabits(
     # elementwise_factor, expert_comm_hidden_fraction, kernels_per_moe_layer, overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction:
     # fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 10 rows.
+    scatters_sends=True,
     attention_kernel="cudnn",
     elementwise_factor=1.52,
     tensor_comm_hidden_fraction=0.4533,
