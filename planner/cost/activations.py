@@ -138,7 +138,7 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     model, habits = request.model, request.framework.memory
     h, t = model.hidden_size, np.asarray(setting.tensor_parallel)
     tokens = tokens_per_micro_batch(setting, request)
-    low = setting.precision in LOW_PRECISION
+    low = _keeps_low_precision(setting, request)
     copies = 2.0 if habits.activation_style == "unfused" else 1.0
     region = tokens / token_region_divisor(setting)
     heads = model.num_heads / t
@@ -180,7 +180,7 @@ def _latent(model: Model, tokens: Any, region: Any) -> Any:
 def _mlp_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     model = request.model
     tokens = tokens_per_micro_batch(setting, request) / setting.tensor_parallel
-    low = setting.precision in LOW_PRECISION
+    low = _keeps_low_precision(setting, request)
     f = model.ffn_hidden_size
     return {
         "mlp_hidden": _hidden_bytes(request) * f * tokens,
@@ -192,7 +192,7 @@ def _moe_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     model, habits = request.model, request.framework.memory
     h, k, f_e = model.hidden_size, model.experts_per_token, model.expert_ffn_hidden_size
     tokens = tokens_per_micro_batch(setting, request) / setting.tensor_parallel
-    low = setting.precision in LOW_PRECISION
+    low = _keeps_low_precision(setting, request)
     hidden = _hidden_bytes(request)
     routed = k * tokens * setting.expert_tensor_parallel
     f_s = model.shared_expert_ffn_hidden_size
@@ -205,6 +205,11 @@ def _moe_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
         "expert_activation": (1.0 if low else 2.0) * f_e * k * tokens,
         "expert_output": 2.0 * h * routed * habits.keeps_expert_output,
     }
+
+
+def _keeps_low_precision(setting: Setting, request: PlanRequest) -> bool:
+    """Whether inputs of products are kept in one byte."""
+    return setting.precision in LOW_PRECISION and request.framework.memory.low_precision_activations
 
 
 def _hidden_bytes(request: PlanRequest) -> float:

@@ -10,7 +10,15 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits(attention_kernel="fa2")
 
-MEMORY = MemoryHabits(sharded_weights_are_master=True, loss_saved_bytes=6.0, loss_peak_bytes=12.0)
+MEMORY = MemoryHabits(
+    # FSDP2 as in torchtitan: fp32 shards, gathered bf16 units, bf16 inputs of products whatever the format.
+    sharded_weights_are_master=True,
+    selective_modules=("op",),
+    loss_saved_bytes=6.0,
+    loss_peak_bytes=12.0,
+    low_precision_activations=False,
+    reported="reserved",
+)
 
 LIMITS = Limits(
     schedules=("none", "gpipe", "1f1b", "interleaved", "zb-v", "dualpipe-v"),
