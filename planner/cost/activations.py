@@ -237,7 +237,9 @@ def loss_bytes(setting: Setting, request: PlanRequest) -> Any:
     vocabulary = padded_vocabulary(request, setting) / setting.tensor_parallel
     tokens = tokens_per_micro_batch(setting, request)
     waiting = np.asarray(setting.num_microbatches) - 1 if setting.schedule == "gpipe" else 0
-    per_logit = habits.loss_peak_bytes + habits.loss_saved_bytes * waiting
+    is_split = np.asarray(setting.tensor_parallel) > 1
+    at_peak = habits.loss_peak_bytes + np.where(is_split, habits.parallel_loss_bytes, 0.0)
+    per_logit = at_peak + habits.loss_saved_bytes * waiting
     return tokens * (vocabulary * per_logit + 4.0 * request.model.hidden_size)
 
 

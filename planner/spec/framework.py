@@ -95,6 +95,8 @@ class MemoryHabits(BaseModel):
     """Per logit, kept until the backward pass."""
     loss_peak_bytes: float = 8.0
     """Per logit, at the worst moment."""
+    parallel_loss_bytes: float = 0.0
+    """More of them where the logits are split over tensor ranks and the loss copies its part (DTensor)."""
     gathered_window_bytes: float = 0.0
     """Per token and hidden element: gathered inputs of tensor-parallel products that wait for their stream
     while the host runs ahead of the device. Not divided over the tensor ranks; see ``cost.memory``."""

@@ -104,7 +104,7 @@ def _predict(row: Row, case: Case) -> RowResult:
         measured_memory_gb=peak,
         memory_error_pct=_error_pct(compared, measured_bytes),
         predicted_fits=device <= case.request.cluster.usable_hbm_bytes,
-        legal=not [rule for rule in broken if rule != "memory"],
+        legal=not [rule for rule in broken if rule != "every_stage_fits_in_memory"],
     )
 
 

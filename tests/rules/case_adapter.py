@@ -53,9 +53,9 @@ HBM_BYTES = {"TPU v3": 16 * 2.0**30, "A40": 46e9}
 
 EAGER_LOSS_BYTES = 14.0
 """Bytes of a logit at the peak of an uncompiled loss: 16-bit logits, fp32 copy, log-softmax, gradient.
-torchtitan compiles only when asked to; the planner's profile describes compiled runs."""
+torchtitan compiles only when asked to; the planner's profile lies between."""
 PARALLEL_LOSS_BYTES = 4.0
-"""One more fp32 copy where the loss runs on logits split over tensor ranks (DTensor)."""
+"""One more fp32 copy where an uncompiled loss runs on logits split over tensor ranks (DTensor)."""
 
 MODELS = (
     ("V2-Lite|DeepSeek-V3-16B", "deepseek-v2-lite"), ("DeepSeek-(V3|R1)", "deepseek-v3"),
@@ -171,11 +171,9 @@ def _profile(case_id: str, raw: dict[str, Any], plan: Plan) -> FrameworkProfile:
     profile = load_framework(raw.get("framework") or _framework(case_id))
     changes: dict[str, Any] = {}
     if re.match("fused|TE fused|chunked", str(raw.get("loss"))):
-        changes |= {"loss_saved_bytes": 0.0, "loss_peak_bytes": 0.0}
+        changes |= {"loss_saved_bytes": 0.0, "loss_peak_bytes": 0.0, "parallel_loss_bytes": 0.0}
     elif profile.name == "torchtitan" and not case_id.startswith("automodel") and not raw.get("compile"):
-        changes["loss_peak_bytes"] = EAGER_LOSS_BYTES + (
-            PARALLEL_LOSS_BYTES if plan.tensor_parallel > 1 else 0.0
-        )
+        changes |= {"loss_peak_bytes": EAGER_LOSS_BYTES, "parallel_loss_bytes": PARALLEL_LOSS_BYTES}
     if raw.get("moments") == "bf16":
         changes["optimizer_bytes"] = 8.0
     if case_id.startswith("automodel"):
