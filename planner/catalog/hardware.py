@@ -16,6 +16,8 @@ from planner.errors import BadInput
 from planner.spec.cluster import Accelerator, Cluster, CollectiveCurve, Link
 
 MAX_GPUS = 10_000_000
+FABRIC_FIELDS = {"latency_s", "base_s", "efficiency", "all_to_all_efficiency", "ring_waits"}
+"""What a fabric decides about the tiers between nodes."""
 CLUSTER_KEYS = ("num_gpus", "gpus_per_node", "reserved_hbm_bytes")
 """Keys of a user's cluster file that describe the cluster and not the accelerator."""
 
@@ -111,7 +113,7 @@ def _network(link: Link, overrides: ClusterOverrides) -> Link:
     values: dict[str, Any] = {}
     if "fabric" in overrides:
         fabric = load_fabric(overrides["fabric"])
-        values = fabric.model_dump(include={"latency_s", "base_s", "efficiency", "all_to_all_efficiency"})
+        values = fabric.model_dump(include=FABRIC_FIELDS)
         values |= {"source": f"{fabric.name}: {fabric.source}", "origin": fabric.origin}
     names = {
         "nic_bytes_per_s": "bytes_per_s",

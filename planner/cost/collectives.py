@@ -212,9 +212,12 @@ def _ring_time(op: Collective, message_bytes: Any, group: Group, cluster: Cluste
         network_hops: Any = 0.0
         for link, block, inner in tiers:
             blocks = np.maximum(1.0, block / inner)
-            hops = (blocks - 1.0) * size / block
+            waits = link.ring_waits
+            hops = np.where(blocks > 1, size - 1.0, 0.0) if waits else (blocks - 1.0) * size / block
             slowest = np.maximum(slowest, (blocks - 1.0) / blocks * message / inner / _rate(link) / bandwidth)
-            latency = latency + (blocks > 1) * link.base_s + hops * link.latency_s * net_hop
+            latency = (
+                latency + (blocks > 1) * link.base_s + hops * link.latency_s * (1.0 if waits else net_hop)
+            )
             network_hops = network_hops + hops
         inner_hops = np.maximum(0.0, size - members[0] - network_hops)
         options.append(slowest + latency + inner_hops * cluster.links[0].latency_s * inner_hop)

@@ -97,6 +97,8 @@ class Link(Sourced):
     """Share of the line rate that large messages reach."""
     all_to_all_efficiency: float = Field(default=0.87, gt=0, le=1)
     """The same for all-to-all between the groups of the tier below (many peers, incast)."""
+    ring_waits: bool = False
+    """Every step of a ring takes as long as a hop of this tier, not only the steps that cross it."""
     oversubscription: float = Field(default=1.0, ge=1)
     is_mesh: bool = False
     """One link to each peer (xGMI): a group of n ranks drives n - 1 of the ``group_gpus - 1`` links."""
@@ -116,6 +118,7 @@ class Fabric(Sourced):
     base_s: float = Field(ge=0)
     efficiency: float = Field(gt=0, le=1)
     all_to_all_efficiency: float = Field(gt=0, le=1)
+    ring_waits: bool = False
 
 
 class CollectiveCurve(Sourced):
