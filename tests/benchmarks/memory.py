@@ -1,7 +1,7 @@
 """Predicted against measured peak memory of the published runs: ``python tests/benchmarks/memory.py``.
 
-Prints residuals by family, the worst rows, and how many runs and out-of-memory rows are told apart.
-``memory_table`` gives the summary as a Markdown table for ``accuracy.md``.
+Writes ``memory.md``: residuals by framework and dimension, the worst rows, and how many runs and
+out-of-memory rows are told apart. ``memory_table`` alone gives the summary as a Markdown table.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from planner.validate.memory import compared_memory, measured_memory_bytes
 
 DATA = Path(__file__).parents[1] / "data" / "measured"
 FILES = ("calibration.jsonl", "sweep_calibration.jsonl")
+HEAD = "| rows | number | median signed | median absolute | 90th percentile |\n|---|---|---|---|---|"
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,7 @@ def memory_table(rows: Iterable[dict[str, Any]]) -> str:
     """Markdown table of the memory errors of these rows by framework, with the fit counts below it."""
     compared = compare(rows)
     measured = stated(compared)
-    lines = [
-        "| rows | number | median signed | median absolute | 90th percentile |",
-        "|---|---|---|---|---|",
-        _line("all", measured),
-    ]
+    lines = [HEAD, _line("all", measured)]
     published = [one for one in measured if "group" not in one.row]
     if published and len(published) < len(measured):
         lines.append(_line("published runs (without the sweep)", published))
@@ -123,20 +120,26 @@ def memory_table(rows: Iterable[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Print the table, the residuals by dimension, and the worst rows."""
-    rows = load_rows()
-    sys.stdout.write(memory_table(rows) + "\n")
+def report(rows: list[dict[str, Any]]) -> str:
+    """Markdown report: the table, residuals by dimension, the worst rows."""
     measured = stated(compare(rows))
+    parts = ["# Memory: predicted against measured", "", memory_table(rows)]
     for key in ("accelerator", "tensor_parallel", "pipeline_parallel", "zero_stage", "micro_batch"):
         table = "cluster" if key == "accelerator" else "config"
         groups = by(measured, lambda row, table=table, key=key: row[table].get(key))
-        sys.stdout.write(
-            f"\n{key}\n" + "\n".join(_line(name, group) for name, group in groups.items()) + "\n"
-        )
-    sys.stdout.write("\nworst rows\n")
-    for one in sorted(measured, key=lambda one: -abs(one.error))[:25]:
-        sys.stdout.write(f"{one.error:+.0%} {one.row['id']} {one.row['measured']}\n")
+        parts += ["", f"## By {key.replace('_', ' ')}", "", HEAD]
+        parts += [_line(name, group) for name, group in groups.items()]
+    parts += ["", "## Worst rows", "", "| row | error |", "|---|---|"]
+    worst = sorted(measured, key=lambda one: -abs(one.error))[:25]
+    parts += [f"| {one.row['id']} | {one.error:+.0%} |" for one in worst]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write ``memory.md`` beside this file and print it."""
+    text = report(load_rows())
+    (Path(__file__).parent / "memory.md").write_text(text)
+    sys.stdout.write(text)
 
 
 if __name__ == "__main__":
