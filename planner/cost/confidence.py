@@ -1,7 +1,7 @@
 """How far a step-time estimate can be trusted: an error band, and a note outside the calibrated region.
 
-Both come from the residuals of published runs (``tests/benchmarks/accuracy.md``); the tables below are printed
-by ``tests/benchmarks/accuracy.py``.
+Both come from the residuals of published runs (``tests/benchmarks/accuracy.md``); the tables are printed by
+``tests/benchmarks/accuracy.py``.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ def step_time(plan: Plan, request: PlanRequest) -> StepTime:
 def balanced_step_time(settings: Setting, request: PlanRequest) -> StepTime:
     """Price candidate plans as if layers and both ends were spread evenly over the pipeline ranks. [s].
 
-    Equal to ``step_time`` where stages are equal (one stage always is) and a lower bound elsewhere: the
-    slowest rank of any layout has at least the mean work.
+    Equal to ``step_time`` where stages are equal (one stage always is). Elsewhere the busiest rank of any
+    layout has at least this mean work; synchronisation and optimizer are those of the mean parameters.
     """
     work = unit_times(settings, request).chunk(mean_load(settings, request))
     local = load_local_parameters(mean_load(settings, request), settings, request)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from planner.validate.measured import Case, Row
 
 SIXTEEN_BIT = frozenset({"bf16", "fp16"})
+"""Formats without scaled products."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ def _dense_sixteen_bit(row: FamilyRow) -> bool:
     return is_dense and hardware.startswith(("a100", "h100"))
 
 
+def _dense_without_sweep_source(row: FamilyRow) -> bool:
+    """Without the runs of the sweep's own cluster, where many points are failures of a run."""
+    return _dense_sixteen_bit(row) and row.row.get("framework") != "nanotron"
+
+
 def _tier_a_pretraining(row: FamilyRow) -> bool:
     return _tier_a(row) and not _in_sweep(row) and _pretraining(row)
 
@@ -70,6 +76,7 @@ def _sequence_parallel_paper(row: FamilyRow) -> bool:
 FAMILIES: dict[str, Callable[[FamilyRow], bool]] = {
     "all": lambda row: not _in_sweep(row),
     "dense bf16 on A100 and H100": _dense_sixteen_bit,
+    "dense bf16 on A100 and H100, sweep rows left out": _dense_without_sweep_source,
     "tier A pre-training": _tier_a_pretraining,
     "low precision": _low_precision,
     "mixture of experts": _experts,

@@ -254,6 +254,7 @@ def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
     if _predates_fused_attention(row, config, profile):
         memory = memory.model_copy(update={"fused_attention": False})
         changes["attention_kernel"] = UNFUSED
+        changes["tensor_comm_hidden_fraction"] = 0.0
     return profile.model_copy(update={"time": time.model_copy(update=changes), "memory": memory})
 
 
@@ -280,7 +281,7 @@ def _predates_fused_attention(row: Row, config: Mapping[str, Any], profile: Fram
 
     fp16 training is from before; so is a GPT-shaped model (GELU, not gated) on A100 or V100.
     """
-    if not profile.memory.fused_attention or profile.name != "megatron":
+    if not profile.memory.fused_attention or profile.name not in ("megatron", "nemo"):
         return False
     model, accelerator = _table(row, "model"), str(_table(row, "cluster").get("accelerator", ""))
     gpt_shaped = not model.get("gated_mlp", False) and model.get("activation", "gelu") == "gelu"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
@@ -88,8 +89,13 @@ def _write_profile(framework: str, changed: dict[str, float], rows: int) -> None
     text = path.read_text()
     start = text.index("TIME = TimeHabits(")
     end = _closing(text, start + len("TIME = TimeHabits"))
-    note = f"    # {', '.join(sorted(changed))}:\n    # {NOTE}, {rows} rows.\n" if rows else ""
+    note = _comment(f"{', '.join(sorted(changed))}: {NOTE}, {rows} rows.") if rows else ""
     path.write_text(text[:start] + "TIME = TimeHabits(\n" + note + "\n".join(lines) + "\n)" + text[end + 1 :])
+
+
+def _comment(text: str) -> str:
+    lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
+    return "".join(f"    # {line}\n" for line in lines)
 
 
 def _literal(value: object) -> str:
