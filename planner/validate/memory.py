@@ -62,13 +62,17 @@ def least_recompute(plan: Plan, request: PlanRequest) -> Plan:
     if _fits(plan, request):
         return plan
     stages = plan.stages or default_stages(plan, request.model, request.framework.limits.default_split)
+    present = {"mlp", "layernorm"}
+    present |= {"moe_act"} if request.model.is_moe else set()
+    present |= {"mla_up_proj"} if request.model.is_mla else set()
     for recompute, modules in RECOMPUTE_ORDER:
         for share in (0.25, 0.5, 0.75, 1.0):
             covered = tuple(
                 StagePlan(chunk_layers=stage.chunk_layers, recompute_layers=round(share * stage.layers))
                 for stage in stages
             )
-            changes = {"recompute": recompute, "recompute_modules": modules, "stages": covered}
+            named = tuple(module for module in modules if module in present)
+            changes = {"recompute": recompute, "recompute_modules": named, "stages": covered}
             candidate = plan.model_copy(update=changes)
             if _fits(candidate, request):
                 return candidate

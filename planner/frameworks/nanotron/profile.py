@@ -38,9 +38,10 @@ MEMORY = MemoryHabits(
     reserved_over_allocated=1.03,
     # Published runs reached 77.1 GiB reserved of 79.6: context and three groups stay below 2.5.
     communicator_bytes=0.5e9,
-    # The log prints the first rank's peak reserved memory.
+    # The log prints the first rank's peak reserved memory in GiB.
     reported="reserved",
     reported_rank="first",
+    reported_unit_bytes=2.0**30,
 )
 
 LIMITS = Limits(
