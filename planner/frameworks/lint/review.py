@@ -19,6 +19,7 @@ from planner.solver.result import Estimate
 from planner.spec.model import Model
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
+from planner.spec.workload import Workload
 from planner.units import format_bytes, format_seconds
 
 OWN_WORDS = frozenset(
@@ -44,6 +45,8 @@ DEGREES = frozenset(
 """Fields whose rules can be checked even when the rest makes no plan."""
 WORTH_TELLING = 0.03
 """Gain of the planner's plan below which the file's own is called good."""
+DEFAULT_VOCABULARY = 128_256
+"""Llama 3's, for files that leave the vocabulary to the tokenizer."""
 MOST_VALID = 8
 SCOPES = {statement.name: statement.scope for statement in RULES}
 
@@ -78,6 +81,8 @@ def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | 
         "num_kv_heads": heads,
         "head_dim": hidden // heads,
         "ffn_hidden_size": 4 * hidden,
+        "vocab_size": DEFAULT_VOCABULARY,
+        "notes": "" if "vocab_size" in said else f"No vocabulary in the files: {DEFAULT_VOCABULARY} assumed.",
         "gated_mlp": False,
         "activation": "swiglu" if said.get("gated_mlp") else "gelu",
         "tied_embeddings": True,
@@ -166,14 +171,14 @@ def _on_the_cluster(launch: LaunchFile) -> LaunchFile:
     return replace(launch, fields=fields)
 
 
-def _with_precision(request: PlanRequest, plan: Plan) -> object:
+def _with_precision(request: PlanRequest, plan: Plan) -> Workload:
     return request.workload.model_copy(update={"precisions": (plan.precision,)})
 
 
 def _search(request: PlanRequest, search_s: float) -> Estimate | None:
     if search_s <= 0:
         return None
-    from planner.solver.solve import solve  # ortools: only when a search is asked for
+    from planner.solver import solve
 
     try:
         return solve(request, top=1, time_limit_s=search_s).best

@@ -1,0 +1,153 @@
+"""The linter: what it finds, on which line, in which format."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from planner.catalog import load_cluster, load_model
+from planner.errors import BadInput
+from planner.frameworks import load_framework
+from planner.frameworks.files import read_text
+from planner.frameworks.lint import Finding, format_findings, lint, model_of, review
+from planner.spec import PlanRequest, Workload
+
+SCRIPT = """#!/bin/bash
+TP=8
+ARGS=(
+  --tensor-model-parallel-size $TP
+  --pipeline-model-parallel-size 2
+  --num-layers 32 --hidden-size 4096 --num-attention-heads 32
+  --micro-batch-size 1
+  --global-batch-size 256
+  --seq-length 8192
+  --use-distributed-optimizer
+  --bf16
+)
+torchrun pretrain_gpt.py "${ARGS[@]}"
+"""
+
+
+def request_for(num_gpus: int, framework: str = "megatron", model: str = "llama-3-8b") -> PlanRequest:
+    return PlanRequest(
+        model=load_model(model),
+        cluster=load_cluster("h100-sxm-80gb", num_gpus),
+        workload=Workload(global_batch=64, seq_length=8192),
+        framework=load_framework(framework),
+    )
+
+
+def found(
+    source: str, num_gpus: int = 64, framework: str = "megatron", path: str = "run.sh"
+) -> dict[str, Finding]:
+    launch = read_text(source, path)
+    return {finding.rule: finding for finding in lint(launch, request_for(num_gpus, framework))}
+
+
+def test_a_sound_script_has_no_errors() -> None:
+    assert not [finding for finding in found(SCRIPT).values() if finding.severity == "error"]
+
+
+def test_heads_that_do_not_divide_are_reported_where_the_degree_was_written() -> None:
+    # 32 heads over 7 tensor ranks; the value stands in a variable, the setting on line 4
+    finding = found(SCRIPT.replace("TP=8", "TP=7"), 7 * 2 * 4)["attention_heads_divide_over_tensor_ranks"]
+    assert (finding.path, finding.line, finding.severity) == ("run.sh", 4, "error")
+    assert 8 in finding.valid
+    assert 7 not in finding.valid
+
+
+def test_gpus_that_the_degrees_do_not_fill_make_no_run() -> None:
+    finding = found(SCRIPT, 24)["settings-make-a-run"]
+    assert "24 GPUs are not a multiple of tensor x pipeline x context parallel = 16" in finding.message
+
+
+def test_a_batch_that_does_not_divide_names_the_nearest() -> None:
+    # 64 GPUs / 16 = 4 replicas; 254 = 63.5 x 4
+    finding = found(SCRIPT.replace("size 256", "size 254"))["settings-make-a-run"]
+    assert "nearest is 252 or 256" in finding.message
+
+
+def test_memory_that_does_not_suffice_is_told_in_bytes() -> None:
+    source = SCRIPT.replace("TP=8", "TP=1").replace("--micro-batch-size 1", "--micro-batch-size 8")
+    finding = found(source)["out-of-memory"]
+    assert finding.line == 7
+    assert "pipeline rank" in finding.message
+    missing = int(finding.message.split(" bytes too much")[0].split()[-1])
+    assert missing > 1e9
+
+
+def test_old_and_unknown_keys_are_reported_and_not_fatal() -> None:
+    source = SCRIPT.replace("--bf16", "--bf16 --checkpoint-activations --no-such-flag 3")
+    findings = found(source)
+    assert "--recompute-granularity full" in findings["deprecated-key"].message
+    assert "--no-such-flag" in findings["unknown-key"].message
+    assert findings["unknown-key"].line == 11
+    assert findings["unknown-key"].severity == "warning"
+
+
+def test_what_the_framework_would_not_have_told_is_said() -> None:
+    # 8190 tokens over 8 sequence-parallel ranks: 1023.75
+    source = SCRIPT.replace("8192", "8190").replace("--bf16", "--bf16 --sequence-parallel")
+    finding = found(source)["sequence_divides_over_sequence_ranks"]
+    assert "the first forward pass fails" in finding.message
+
+
+def test_numbers_of_another_model_are_noticed() -> None:
+    finding = found(SCRIPT.replace("--hidden-size 4096", "--hidden-size 5120"))["model-differs"]
+    assert "5120" in finding.message
+    assert "4096" in finding.message
+    assert finding.line == 6
+
+
+def test_tensor_ranks_across_nodes_and_bubbles_are_slow() -> None:
+    source = SCRIPT.replace("TP=8", "TP=16").replace("size 256", "size 4")
+    findings = found(source)
+    assert findings["tensor-parallel-across-nodes"].severity == "warning"
+    assert findings["tensor-parallel-across-nodes"].line == 4
+    assert "of the" not in findings["pipeline-bubble"].rule
+
+
+def test_a_better_plan_is_found_and_its_gain_told() -> None:
+    slow = "--bf16 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    launch = read_text(SCRIPT.replace("--bf16", slow), "run.sh")
+    result = review(launch, request_for(16), search_s=20)
+    assert result.better is not None
+    assert result.estimate is not None
+    note = next(finding for finding in result.findings if finding.rule == "better-plan")
+    gain = result.estimate.step_time_s / result.better.step_time_s - 1
+    assert f"{100 * gain:.0f} % faster" in note.message
+
+
+def test_deepspeed_json_points_at_its_lines() -> None:
+    source = """{
+  "train_batch_size": 100,
+  "train_micro_batch_size_per_gpu": 3,
+  "gradient_accumulation_steps": 4,
+  "zero_optimization": {
+    "stage": 3,
+    "cpu_offload": true,
+    "no_such_key": 1
+  }
+}
+"""
+    findings = found(source, 8, "deepspeed", "ds.json")
+    assert findings["settings-make-a-run"].line == 3
+    assert findings["deprecated-key"].line == 7
+    assert findings["unknown-key"].line == 8
+
+
+def test_a_model_is_read_from_the_script() -> None:
+    model = model_of(read_text(SCRIPT, "run.sh"))
+    assert model is not None
+    assert (model.num_layers, model.hidden_size, model.num_heads, model.head_dim) == (32, 4096, 32, 128)
+
+
+def test_formats() -> None:
+    finding = Finding("a,b.sh", 3, "error", "some-rule", "50 % of\nit", (1, 2))
+    assert format_findings([finding]) == "a,b.sh:3: error: 50 % of\nit [some-rule]\n"
+    expected = "::error file=a%2Cb.sh,line=3,title=some-rule::50 %25 of%0Ait\n"
+    assert format_findings([finding], "github") == expected
+    assert json.loads(format_findings([finding], "json"))["findings"][0]["valid"] == [1, 2]
+    with pytest.raises(BadInput, match="did you mean 'json'"):
+        format_findings([finding], "jsn")
