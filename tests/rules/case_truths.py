@@ -242,12 +242,8 @@ TRUTHS: dict[str, list[Truth]] = {
 
 LENGTH_IS_A_CAP = "The length is the cap of a sample; the batches that ran were shorter."
 SELECTIVE_EXPERTS = (
-    "torchtitan's selective list keeps no grouped product, so expert activations are recomputed; "
-    "the planner keeps them."
-)
-WHOLE_GRADIENTS = (
-    "FSDP2 under a pipeline keeps whole gradients: the case's floor of 72 GB is 16-bit ones, "
-    "the planner counts fp32."
+    "Selective recompute of that torchtitan version kept no expert activations; "
+    "later ones, and the planner, do."
 )
 
 DISAGREE: dict[tuple[str, int], str] = {
@@ -256,15 +252,8 @@ DISAGREE: dict[tuple[str, int], str] = {
     ("automodel-2394-gptoss120b-gb200", 4): (
         "Twice the micro-batch of another row and no more memory: probably a loss fused with the head."
     ),
-    (
-        "automodel-2394-gptoss120b-gb200",
-        5,
-    ): "Probably the quantised copies that MXFP8 keeps; not counted here.",
     ("titan-1610-dsv3-16b-lbs8", 0): SELECTIVE_EXPERTS,
     ("titan-1610-dsv3-16b-lbs8", 1): SELECTIVE_EXPERTS,
-    ("titan-2107-dsv3-671b-512h100", 0): WHOLE_GRADIENTS,
-    ("titan-2107-dsv3-671b-512h100", 1): WHOLE_GRADIENTS,
-    ("automodel-2673-70b-attempts", 6): WHOLE_GRADIENTS,
     ("automodel-2673-70b-attempts", 5): (
         "Automodel keeps whole gradients between accumulation steps without a pipeline too; "
         "torchtitan's profile does not."
