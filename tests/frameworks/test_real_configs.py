@@ -1,4 +1,4 @@
-"""DeepSpeed, Accelerate and PyTorch accept what we write and refuse what we refuse (or the test is skipped)."""
+"""DeepSpeed, Accelerate and PyTorch accept what we write and refuse what we refuse."""
 
 from __future__ import annotations
 

@@ -1,0 +1,79 @@
+"""Megatron-LM 0.19's own parser and validate_args on emitted files (skipped without MEGATRON_019)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launch_plans import broken, candidates, legal_plans
+
+from planner.frameworks.files import inexpressible
+from planner.frameworks.megatron.write import arguments_file, environment
+from planner.frameworks.shell import read_script
+from planner.spec import Plan, PlanRequest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "MEGATRON_019" not in os.environ, reason="MEGATRON_019 names no megatron-core 0.19 (.ci/frameworks)"
+    ),
+]
+NEEDS_TRANSFORMER_ENGINE = ("fp8", "mxfp8", "nvfp4")
+
+
+def question(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    words = [word.text for word in read_script(arguments_file(plan, request)).words if word.text != "\n"]
+    keep = {name: value for name, value in environment(plan, request).items() if name.startswith("CUDA")}
+    return {"world": plan.num_gpus, "environment": keep, "arguments": words}
+
+
+def verdicts(cases: list[tuple[Plan, PlanRequest]]) -> list[str | None]:
+    program = Path(__file__).with_name("megatron_arguments_check.py")
+    lines = "".join(json.dumps(question(*case)) + "\n" for case in cases)
+    done = subprocess.run(
+        [sys.executable, str(program)], input=lines, capture_output=True, text=True, timeout=1500, check=False
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == len(cases), done.stderr[-3000:]
+    return found
+
+
+def test_it_accepts_every_plan_that_we_write() -> None:
+    cases = [
+        case for case in legal_plans("megatron", 240) if case[0].precision not in NEEDS_TRANSFORMER_ENGINE
+    ]
+    assert len(cases) >= 200
+    complaints = [(said, plan) for said, (plan, _) in zip(verdicts(cases), cases, strict=True) if said]
+    assert not complaints, complaints[:3]
+
+
+CAUSES = {
+    "num_query_groups": "kv_heads_divide_over_tensor_ranks",
+    "num_attention_heads": "attention_heads_divide_over_tensor_ranks",
+    "expert_model_parallel_size": "experts_divide_over_expert_ranks",
+    "seq-length": "sequence_divides_over_context_ranks",
+}
+"""Words of a complaint, and the rule of ours that has to be among the broken ones."""
+
+
+def test_it_refuses_for_a_reason_that_we_name() -> None:
+    """It checks less before the first step than our rules do, so most illegal settings pass it."""
+    cases = [
+        (plan, request)
+        for plan, request in itertools.islice(candidates("megatron", 17), 1500)
+        if plan.precision not in NEEDS_TRANSFORMER_ENGINE
+        and not inexpressible(plan, request)
+        and broken(plan, request)
+    ][:250]
+    refused = [(said, broken(*case)) for said, case in zip(verdicts(cases), cases, strict=True) if said]
+    assert len(refused) >= 10
+    for said, rules in refused:
+        named = [rule for word, rule in CAUSES.items() if word in said]
+        assert not named or set(named) & set(rules), (said, rules)
+    assert any(word in said for said, _ in refused for word in CAUSES)
