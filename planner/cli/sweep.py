@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,7 @@ def _outcomes(options: dict[str, Any]) -> list[Any]:
         asked, economy, state=extra["state"], time_limit_s=extra["time_limit"],
         processes=extra["processes"], cluster=extra["cluster"],
     )  # fmt: skip
-    stderr = click.get_text_stream("stderr")
-    with click.progressbar(answers, length=len(asked), label="planning", file=stderr) as bar:
+    with click.progressbar(answers, length=len(asked), label="planning", file=sys.stderr) as bar:
         return list(bar)
 
 
