@@ -46,7 +46,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "hsdp4-tp2": {"tensor_parallel": 2, "data_parallel": 4, "zero_stage": 3, "shard_group_size": 2,
                   "num_microbatches": 2},
     "pp2-fsdp2-tp2": {"tensor_parallel": 2, "pipeline_parallel": 2, "schedule": "1f1b", "data_parallel": 2,
-                      "zero_stage": 3, "shard_group_size": 2, "num_microbatches": 4, "sequence_parallel": True},
+                      "zero_stage": 3, "shard_group_size": 2, "num_microbatches": 4,
+                      "sequence_parallel": True},
 }  # fmt: skip
 
 
