@@ -192,6 +192,16 @@ def _assemble(
     return step + StepTime(straggler_s=step.total * straggler_fraction(setting, request))
 
 
+def tight_memory_factor(peak_bytes: float, request: PlanRequest) -> float:
+    """Return the slow-down of a plan that leaves the framework's allocator no room, 1 elsewhere. [1].
+
+    Not part of ``step_time``, which knows no memory: whoever has both multiplies.
+    """
+    habits = request.framework.time
+    is_tight = peak_bytes > habits.tight_memory_share * request.cluster.usable_hbm_bytes
+    return habits.tight_memory_slowdown if is_tight else 1.0
+
+
 def straggler_fraction(setting: Setting, request: PlanRequest) -> Any:
     """Growth of the step with the GPUs that wait for each other, per doubling beyond one node. [1]."""
     gpus = (

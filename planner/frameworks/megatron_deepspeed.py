@@ -12,14 +12,15 @@ TIME = TimeHabits(
     # overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 184 rows.
     attention_kernel="unfused",
-    elementwise_factor=3.414,
+    kernel_efficiency=0.9925,
+    elementwise_factor=3.788,
     tensor_backward_overlaps=False,
     gradient_sync_overlaps=False,
     parameter_gather_overlaps=False,
     gradient_reduce_bytes=2.0,
     pipeline_sends_overlap=False,
     attention_efficiency=0.9433,
-    microbatch_overhead_s=0.0033,
+    microbatch_overhead_s=0.0023,
     step_overhead_s=0.014,
 )
 

@@ -12,15 +12,15 @@ TIME = TimeHabits(
     # overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 290 rows.
     attention_kernel="cudnn",
-    elementwise_factor=1.366,
-    tensor_comm_hidden_fraction=0.2826,
+    elementwise_factor=1.421,
+    tensor_comm_hidden_fraction=0.2399,
     overlap_slowdown=0.0,
     gradient_reduce_bytes=2.0,
     scatters_sends=True,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.764,
+    expert_kernel_efficiency=0.744,
     step_overhead_s=0.04,
-    straggler_per_doubling=0.0016,
+    straggler_per_doubling=0.002,
 )
 
 MEMORY = MemoryHabits(

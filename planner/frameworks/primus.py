@@ -13,14 +13,14 @@ TIME = TimeHabits(
     # tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl by
     # tests/benchmarks/fit.py, 15 rows.
     attention_kernel="ck",
-    kernel_efficiency=0.79,
+    kernel_efficiency=0.85,
     elementwise_factor=0.7,
     tensor_comm_hidden_fraction=0.1067,
     overlap_slowdown=0.1107,
     scatters_sends=True,
-    expert_comm_hidden_fraction=0.5547,
+    expert_comm_hidden_fraction=0.5574,
     deduplicates_dispatch=True,
-    attention_efficiency=0.6543,
+    attention_efficiency=0.6005,
     step_overhead_s=0.04,
 )
 

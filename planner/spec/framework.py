@@ -201,6 +201,11 @@ class TimeHabits(BaseModel):
     cross_node_launch_growth: float = Field(default=0.0, ge=0)
     """Growth of the launch time per tensor rank when the pipeline spans nodes (NCCL's network threads take
     the host's cores from the launching threads)."""
+    tight_memory_share: float = Field(default=1.0, gt=0)
+    """Share of the HBM beyond which the allocator keeps freeing and asking the driver again (1: never; with
+    expandable segments there is no such point)."""
+    tight_memory_slowdown: float = Field(default=1.0, ge=1)
+    """Step time beyond that share over the time below it."""
     optimizer_bytes_per_owned: float = 45.0
     """Adam, norm and clipping, per parameter whose optimizer state this rank owns. [byte]"""
     optimizer_bytes_per_resident: float = 8.0

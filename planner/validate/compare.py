@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from planner.cost.memory import memory
-from planner.cost.step import step_time
+from planner.cost.step import step_time, tight_memory_factor
 from planner.errors import BadInput
 from planner.rules import broken_rules
 from planner.validate.families import FAMILIES, FamilyRow
@@ -85,15 +85,17 @@ def _skipped(row: Row, reason: str) -> RowResult:
 def _predict(row: Row, case: Case) -> RowResult:
     """Price the case, and only then look at what was measured."""
     try:
-        predicted_s = float(step_time(case.plan, case.request).total)
         stages = memory(case.plan, case.request)
+        device = max(float(stage.total) for stage in stages)
+        predicted_s = float(step_time(case.plan, case.request).total) * tight_memory_factor(
+            device, case.request
+        )
         broken = broken_rules(case.plan, case.request)
     except BadInput as problem:
         return _skipped(row, str(problem))
     step, peak = _measured(row)
     compared = compared_memory(stages, row, case.request.framework.memory)
     measured_bytes = measured_memory_bytes(row)
-    device = max(float(stage.total) for stage in stages)
     return RowResult(
         id=str(row.get("id")),
         group=row.get("group"),
@@ -199,16 +201,20 @@ def _ranking(rows: Sequence[FamilyRow]) -> dict[str, Any]:
 
 
 def _rank_group(members: list[FamilyRow]) -> dict[str, Any]:
-    """Measured loss of the plan that would be chosen: the fastest predicted among those predicted to fit."""
-    fitting = [row for row in members if row.result.predicted_fits] or members
-    chosen = min(fitting, key=lambda row: row.result.predicted_step_s or 0.0).result
+    """Measured loss of the plan that would be chosen, and correlation of the two rankings.
+
+    As in a planner's table, plans that are predicted not to fit come after all that fit.
+    """
     measured = np.array([row.result.measured_step_s for row in members], dtype=np.float64)
     predicted = np.array([row.result.predicted_step_s for row in members], dtype=np.float64)
+    unfit = np.array([not row.result.predicted_fits for row in members], dtype=np.float64)
+    ranked = predicted + unfit * predicted.max()
+    chosen = members[int(np.argmin(ranked))].result
     return {
         "n": len(members),
         "chosen": chosen.id,
         "regret_pct": 100.0 * (float(chosen.measured_step_s or 0.0) / float(measured.min()) - 1.0),
-        "spearman": spearman(predicted, measured),
+        "spearman": spearman(ranked, measured),
     }
 
 

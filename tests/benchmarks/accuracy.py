@@ -1,8 +1,8 @@
 """Write ``accuracy.md``: errors of every published run by family and by whatever may show structure.
 
-Run ``python tests/benchmarks/accuracy.py`` from the repository root (about a minute). ``--rotate`` also refits
-the constants with whole sources held out, one fold after the other (several minutes a fold), and keeps the
-errors of the held-out rows in ``held_out.json``; a plain run shows the kept figures.
+Run ``python tests/benchmarks/accuracy.py`` from the repository root (about a minute). ``--rotate`` also
+refits the constants with whole sources held out, one fold after the other (several minutes a fold), and keeps
+the errors of the held-out rows in ``held_out.json``; a plain run shows the kept figures.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def ranking_table(rows: list[FamilyRow]) -> str:
         for name, g in sorted(ranking["groups"].items())
     ]
     summary = (
-        f"Median regret {ranking['median_regret_pct']:.1f} % (target 2), worst {ranking['worst_regret_pct']:.1f} % "
-        f"(target 10); median rank correlation {ranking['median_spearman']:.2f}, mean {ranking['mean_spearman']:.2f} "
-        "(target 0.85).\n\n"
+        f"Median regret {ranking['median_regret_pct']:.1f} % (target 2), worst "
+        f"{ranking['worst_regret_pct']:.1f} % (target 10); median rank correlation "
+        f"{ranking['median_spearman']:.2f}, mean {ranking['mean_spearman']:.2f} (target 0.85).\n\n"
     )
     return "## Ranking of the sweep\n\n" + summary + table(("group", "n", "regret %", "Spearman"), lines)
 
@@ -188,9 +188,9 @@ def held_out_table(rows: list[FamilyRow]) -> str:
         figures = error_statistics(errors)
         lines.append([*statistics_row(name, errors), figures.get("mean_pct", ""), TARGETS.get(name, "")])
     intro = (
-        f"Constants refitted {FOLDS} times, each time from the documents' values and without whole sources; every row is "
-        "predicted by the fit that did not see its source. A part or a framework that only the held-out sources "
-        "cover keeps its documents' value.\n\n"
+        f"Constants refitted {FOLDS} times, each time from the documents' values and without whole sources; every "
+        "row is predicted by the fit that did not see its source. A part or a framework that only the held-out "
+        "sources cover keeps its documents' value.\n\n"
     )
     return "## Held out: step time by family [%]\n\n" + intro + table((*HEADING, "mean", "target"), lines)
 
@@ -223,10 +223,11 @@ def report(rows: list[FamilyRow], plotted: bool) -> str:
     results: list[RowResult] = [row.result for row in rows]
     skipped = sorted({result.skipped for result in results if result.skipped})
     head = (
-        "# Accuracy on published runs\n\nWritten by `tests/benchmarks/accuracy.py`; errors are predicted over measured, "
-        f"minus one. {summary['rows']} rows, {summary['skipped']} skipped ({'; '.join(skipped)}).\n\n"
-        f"Of {fits['ran']} rows that ran, {fits['ran_and_predicted_to_fit']} are predicted to fit; of {fits['ran_out']} "
-        f"known to have run out of memory, {fits['ran_out_and_predicted_not_to_fit']} are predicted not to.\n\n"
+        "# Accuracy on published runs\n\nWritten by `tests/benchmarks/accuracy.py`; errors are predicted over "
+        f"measured, minus one. {summary['rows']} rows, {summary['skipped']} skipped ({'; '.join(skipped)}).\n\n"
+        f"Of {fits['ran']} rows that ran, {fits['ran_and_predicted_to_fit']} are predicted to fit; of "
+        f"{fits['ran_out']} known to have run out of memory, {fits['ran_out_and_predicted_not_to_fit']} are "
+        "predicted not to.\n\n"
     )
     picture = "![residuals](accuracy.png)\n\n" if plotted else ""
     bands = table(

@@ -13,11 +13,11 @@ TIME = TimeHabits(
     # tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl by
     # tests/benchmarks/fit.py, 47 rows.
     attention_kernel="cudnn",
-    kernel_efficiency=0.915,
-    elementwise_factor=0.78,
-    overlap_slowdown=0.0533,
-    attention_efficiency=1.0763,
-    step_overhead_s=0.016,
+    kernel_efficiency=0.9425,
+    elementwise_factor=0.868,
+    overlap_slowdown=0.112,
+    attention_efficiency=1.099,
+    step_overhead_s=0.019,
 )
 
 MEMORY = MemoryHabits(

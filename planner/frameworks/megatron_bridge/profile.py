@@ -12,15 +12,15 @@ TIME = TimeHabits(
     # overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 122 rows.
     attention_kernel="cudnn",
-    elementwise_factor=1.388,
-    tensor_comm_hidden_fraction=0.32,
+    elementwise_factor=1.091,
+    tensor_comm_hidden_fraction=0.184,
     overlap_slowdown=0.0,
     gradient_reduce_bytes=2.0,
     scatters_sends=True,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.78,
+    expert_kernel_efficiency=0.648,
     kernels_per_moe_layer=500.9334,
-    step_overhead_s=0.042,
+    step_overhead_s=0.05,
 )
 
 MEMORY = MemoryHabits(
