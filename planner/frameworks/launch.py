@@ -142,11 +142,12 @@ def whole(value: Any) -> int:
     """Read a whole number written as number or text."""
     if isinstance(value, bool):
         raise ValueError("must be a whole number")
-    if isinstance(value, float) and value != int(value):
-        raise ValueError("must be a whole number")
     try:
-        return int(value)
-    except (ValueError, TypeError) as error:
+        number = int(value)
+        if isinstance(value, float) and value != number:
+            raise ValueError("must be a whole number")
+        return number
+    except (ValueError, TypeError, OverflowError) as error:
         raise ValueError("must be a whole number") from error
 
 
@@ -155,6 +156,14 @@ def positive(value: Any) -> int:
     number = whole(value)
     if number < 1:
         raise ValueError("must be 1 or more")
+    return number
+
+
+def degree(value: Any) -> int:
+    """Read a degree of parallelism: -1 for "what is left", or at least 1."""
+    number = whole(value)
+    if number != -1 and number < 1:
+        raise ValueError("must be -1 (what is left) or 1 and more")
     return number
 
 
@@ -242,6 +251,24 @@ def schedule_of(pipeline_parallel: int, virtual_stages: int) -> str:
     return "interleaved" if virtual_stages > 1 else "1f1b"
 
 
+MOST_STAGES = 10_000
+"""More pipeline stages than any model has layers: a slip of the pen, refused before lists are made of it."""
+
+
+def check_stages(pipeline_parallel: int, virtual_stages: int = 1) -> None:
+    """Refuse absurd numbers of stages.
+
+    Raises
+    ------
+    BadInput
+        There are more than ``MOST_STAGES``.
+    """
+    if pipeline_parallel * virtual_stages > MOST_STAGES:
+        raise BadInput(
+            f"{pipeline_parallel} pipeline ranks x {virtual_stages} chunks are more than {MOST_STAGES} stages"
+        )
+
+
 def make_plan(**fields: Any) -> Plan:
     """Return a plan of values that were read from files.
 
@@ -251,11 +278,13 @@ def make_plan(**fields: Any) -> Plan:
         A value is outside what a plan can hold.
     """
     try:
-        return Plan(**fields)
+        plan = Plan(**fields)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise BadInput(f"{name} = {first['input']!r}: {first['msg']}") from error
+    check_stages(plan.pipeline_parallel, plan.virtual_stages)
+    return plan
 
 
 def replicas(launch: LaunchFile, request: PlanRequest, ranks_per_replica: int) -> int:

@@ -67,7 +67,7 @@ class _Scanner:
     def _skip(self, count: int) -> str:
         taken = self.source[self.at : self.at + count]
         self.line += taken.count("\n")
-        self.at += count
+        self.at += len(taken)
         return taken
 
     def _word(self) -> None:
@@ -78,8 +78,8 @@ class _Scanner:
                 quoted = True
                 parts.append(self._quoted(char))
             elif char == "\\":
-                if self._skip(2)[1:] != "\n":
-                    parts.append(self.source[self.at - 1])
+                escaped = self._skip(2)[1:]
+                parts.append("" if escaped == "\n" else escaped)
             elif char == "$" and self.source[self.at : self.at + 2] in {"$(", "${"}:
                 parts.append(self._bracketed())
             else:

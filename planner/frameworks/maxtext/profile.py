@@ -21,8 +21,8 @@ TIME = TimeHabits(
 )
 
 MEMORY = MemoryHabits(
-    # fp32 parameters and moments (4 + 8), sharded; bf16 gradients; XLA scans over layers, so that one gathered
-    # layer is live, and fuses the loss, so that only the bf16 logits and part of their gradient are.
+    # fp32 parameters and moments (4 + 8), sharded; bf16 gradients; XLA scans over layers, so that one
+    # gathered layer is live, and fuses the loss, so that only the bf16 logits and part of their gradient are.
     sharded_weights_are_master=True,
     gradient_bytes=2.0,
     loss_saved_bytes=2.0,

@@ -13,12 +13,12 @@ from planner.frameworks.launch import (
     Key,
     LaunchFile,
     collect,
+    degree,
     even_stages,
     make_plan,
     one_of,
     positive,
     text,
-    whole,
     yes,
 )
 from planner.frameworks.maxtext.write import REMAT, STRATEGIES
@@ -49,7 +49,9 @@ def batch(value: Any) -> float:
 
 KEYS: dict[str, Key] = {
     **{
-        f"{tier}_{axis}_parallelism": Key(f"{tier}.{axis}", whole) for tier in ("ici", "dcn") for axis in AXES
+        f"{tier}_{axis}_parallelism": Key(f"{tier}.{axis}", degree)
+        for tier in ("ici", "dcn")
+        for axis in AXES
     },
     "per_device_batch_size": Key("per_device_batch", batch),
     "gradient_accumulation_steps": Key("accumulation", positive),
@@ -57,8 +59,8 @@ KEYS: dict[str, Key] = {
     "remat_policy": Key("recompute", text),
     "shard_optimizer_over_data": Key("shards_optimizer", yes),
     "context_parallel_strategy": Key("context_parallel_kind", one_of(*STRATEGIES.values())),
-    "num_pipeline_microbatches": Key("num_microbatches", whole),
-    "num_pipeline_repeats": Key("virtual_stages", whole),
+    "num_pipeline_microbatches": Key("num_microbatches", degree),
+    "num_pipeline_repeats": Key("virtual_stages", degree),
     "num_layers_per_pipeline_stage": Key("layers_per_stage", positive),
     "optimizer_memory_host_offload": Key("offload", yes),
     "quantization": Key("quantization", text),

@@ -12,6 +12,7 @@ from planner.frameworks.launch import (
     Found,
     Key,
     LaunchFile,
+    check_stages,
     collect,
     fixed,
     make_plan,
@@ -49,7 +50,7 @@ def moe_layers(value: Any) -> list[int] | int:
 
 
 def _pattern(node: ast.expr) -> list[int]:
-    if isinstance(node, ast.List):
+    if isinstance(node, ast.List) and all(isinstance(entry, ast.Constant) for entry in node.elts):
         return [whole(entry.value) for entry in node.elts if isinstance(entry, ast.Constant)]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _pattern(node.left) + _pattern(node.right)
@@ -285,6 +286,7 @@ def stage_counts(launch: LaunchFile, request: PlanRequest, p: int) -> list[int]:
         if len(layout) % p:
             raise BadInput(f"the layout has {len(layout)} stages, not a multiple of {p} pipeline ranks")
         return layout
+    check_stages(p, launch.get("virtual_stages", 1))
     layers = launch.get("model.num_layers", request.model.num_layers)
     v = launch.get("virtual_stages", 1)
     if "layers_per_virtual_stage" in launch.fields:

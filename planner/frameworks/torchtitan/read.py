@@ -13,7 +13,9 @@ from planner.frameworks.launch import (
     Found,
     Key,
     LaunchFile,
+    check_stages,
     collect,
+    degree,
     even_stages,
     make_plan,
     microbatches,
@@ -62,7 +64,7 @@ def converters(value: Any) -> str | None:
 
 KEYS: dict[str, Key] = {
     "parallelism.data_parallel_replicate_degree": Key("replicate_degree", positive),
-    "parallelism.data_parallel_shard_degree": Key("shard_degree", whole),
+    "parallelism.data_parallel_shard_degree": Key("shard_degree", degree),
     "parallelism.fsdp_reshard_after_forward": Key("reshard", one_of("default", "always", "never")),
     "parallelism.tensor_parallel_degree": Key("tensor_parallel", positive),
     "parallelism.enable_sequence_parallel": Key("sequence_parallel", yes),
@@ -246,6 +248,7 @@ def _layout(launch: LaunchFile, request: PlanRequest, p: int, schedule: str) -> 
                 f"{stages} stages, not a multiple of {p} pipeline ranks"
             )
         v = stages // p
+    check_stages(p, v)
     base, extra = divmod(total, p * v)
     counts = [base + (index < extra) for index in range(p * v)]
     counts[0] -= first

@@ -1,0 +1,196 @@
+"""Reading what people have: bash, layouts, TOML, JSON, YAML, and text that is none of these."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launch_plans import TINY, legal_plans, request_of
+
+from planner.errors import BadInput
+from planner.frameworks import FRAMEWORKS, load_framework
+from planner.frameworks.detect import detect
+from planner.frameworks.files import WRITERS, read_files, read_text, to_plan, write
+from planner.frameworks.launch import whole
+from planner.frameworks.lint import lint
+from planner.frameworks.megatron.layout import layout_counts, layout_text
+from planner.frameworks.megatron.read import moe_layers
+from planner.frameworks.nanotron.split import split_layers
+from planner.frameworks.shell import read_flags
+from planner.frameworks.text_formats import json_settings, toml_settings, yaml_settings
+from planner.spec import Plan
+
+
+def flags(source: str) -> dict[str, object]:
+    return {entry.key: entry.value for entry in read_flags(source, "x.sh")}
+
+
+def test_bash_in_the_shapes_that_people_use() -> None:
+    source = """#!/bin/bash
+TP=8   # tensor
+PP=${PP:-4}
+export NNODES=2
+WORLD=$((8 * NNODES))
+GPT_ARGS="
+  --tensor-model-parallel-size $TP \\
+  --pipeline-model-parallel-size ${PP} \\
+  --world $WORLD
+"
+MOE+=(
+  --moe-layer-freq '([0]*3+[1]*58)'   # three dense layers
+  --rampup-batch-size 16 16 1000
+)
+if [ "$DEBUG" == 1 ]; then
+  EXTRA="$EXTRA --sequence-parallel"
+fi
+torchrun --nproc_per_node 8 pretrain_gpt.py $GPT_ARGS ${MOE[@]} \\
+   --pipeline-model-parallel-layout "Et*3|t*4|L" --lr=1e-4 --bf16 $EXTRA 2>&1 | tee log.txt
+"""
+    found = flags(source)
+    assert found["--tensor-model-parallel-size"] == "8"
+    assert found["--pipeline-model-parallel-size"] == "4"
+    assert found["--world"] == "16"
+    assert found["--moe-layer-freq"] == "([0]*3+[1]*58)"
+    assert found["--rampup-batch-size"] == ["16", "16", "1000"]
+    assert found["--sequence-parallel"] is True
+    assert found["--nproc_per_node"] == "8"
+    assert found["--pipeline-model-parallel-layout"] == "Et*3|t*4|L"
+    assert found["--lr"] == "1e-4"
+    assert found["--bf16"] is True
+
+
+def test_flags_keep_their_lines() -> None:
+    source = 'A="\n--one 1 \\\n--two 2\n"\nrun --three \\\n  3 --four\n'
+    assert [(entry.key, entry.line) for entry in read_flags(source, "x.sh")] == [
+        ("--one", 2), ("--two", 3), ("--three", 5), ("--four", 6),
+    ]  # fmt: skip
+
+
+def test_nothing_in_a_script_is_executed() -> None:
+    assert flags("X=$(rm -rf /)\nrun --a $X --b `id`\n")["--a"] == "$(rm -rf /)"
+
+
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(lambda counts: sum(counts) > 0),
+    st.integers(0, 2),
+)
+def test_layouts_read_back(counts: list[int], mtp: int) -> None:
+    assert layout_counts(layout_text(counts, mtp)) == counts
+
+
+def test_layouts_repeat_and_nest() -> None:
+    # (t*2|)*3 is three stages of two layers; with E in front and L behind: 2, 2, 2, 1
+    assert layout_counts("E(t*2|)*3,tL") == [2, 2, 2, 1]
+    with pytest.raises(ValueError, match="one E at its beginning"):
+        layout_counts("t*4|t*4L")
+    with pytest.raises(ValueError, match="more than"):
+        layout_counts("E" + "(" * 5 + "t" + ")*9999" * 5 + "L")
+
+
+def test_patterns_of_expert_layers() -> None:
+    assert moe_layers("([0]*3+[1]*2)") == [0, 0, 0, 1, 1]
+    assert moe_layers("2") == 2
+    for wrong in ("__import__('os')", "[1]*10**9", "open('x')", "[[1]]*2"):
+        with pytest.raises(ValueError, match="must be"):
+            moe_layers(wrong)
+
+
+def test_lines_of_structured_files() -> None:
+    toml = toml_settings(
+        "# x\n[training]\nseq_len = 8\n\n[parallelism]\ntensor_parallel_degree = 2\n", "a.toml"
+    )
+    assert [(entry.key, entry.line) for entry in toml] == [
+        ("training.seq_len", 3), ("parallelism.tensor_parallel_degree", 6),
+    ]  # fmt: skip
+    found = yaml_settings("parallelism:\n  dp: 2\n  tp: 4\n", "a.yaml")
+    assert [(entry.key, entry.value, entry.line) for entry in found] == [
+        ("parallelism.dp", 2, 2), ("parallelism.tp", 4, 3),
+    ]  # fmt: skip
+    assert json_settings('{\n "a": {\n  "b": 1}}', "a.json")[0].line == 3
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "said"),
+    [
+        (yaml_settings, "a: !!python/object/apply:os.system ['id']\n", "could not determine a constructor"),
+        (yaml_settings, "- 1\n", "a YAML mapping is expected"),
+        (json_settings, "{", "not JSON"),
+        (json_settings, "[1]", "a JSON object is expected"),
+        (toml_settings, "a = ", "not TOML"),
+    ],
+)
+def test_wrong_files_are_refused_in_a_sentence(read: object, text: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        read(text, "file")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("framework", WRITERS)
+@given(text=st.text(max_size=300))
+@settings(deadline=None, max_examples=40)
+def test_any_text_is_read_or_refused(framework: str, text: str) -> None:
+    try:
+        launch = read_text(text, "file", framework)
+        to_plan(launch, request_of(Plan(), TINY, load_framework(framework), 1024))
+    except BadInput as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("framework", WRITERS)
+@given(data=st.data())
+@settings(deadline=None, max_examples=60)
+def test_spoilt_settings_are_read_or_refused(framework: str, data: st.DataObject) -> None:
+    """One number of a good file is replaced by something odd: a sentence, or a plan, never a traceback."""
+    plan, request = legal_plans(framework, 20)[data.draw(st.integers(0, 19))]
+    files = {
+        name: text
+        for name, text in write(plan, request).items()
+        if name.endswith((".json", ".yaml", ".yml", ".toml", ".txt"))
+        or name in {"args.sh", "train.py", "plan_cfg.py"}
+    }
+    name = data.draw(st.sampled_from(sorted(files)))
+    if name == "train.py" and framework != "pytorch":
+        return
+    numbers = list(re.finditer(r"(?<=[ =:])\d+\b", files[name]))
+    spot = data.draw(st.sampled_from(numbers))
+    odd = data.draw(st.sampled_from(["0", "-1", "3", "7", "1e400", "99999999", '"x"', "[]", "true", "auto"]))
+    spoilt = files[name][: spot.start()] + odd + files[name][spot.end() :]
+    try:
+        launch = read_files({name: spoilt}, framework)
+        to_plan(launch, request)
+        lint(launch, request)
+    except BadInput as error:
+        assert str(error)
+
+
+def test_unrecognised_files_name_the_option() -> None:
+    with pytest.raises(BadInput, match="name it with --framework"):
+        detect("hello", "x.txt")
+
+
+def test_whole_numbers() -> None:
+    assert whole("12") == 12
+    assert whole(3.0) == 3
+    for wrong in ("x", 1.5, True, None, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="whole number"):
+            whole(wrong)
+
+
+def test_nanotron_places_layers_by_cost() -> None:
+    # TINY: layer 4 * 256 * 256 + 3 * 768 * 256 = 851968, head 1024 * 256 = 262144, in all 7077888.
+    # Half is 3538944: a rank is left when its sum passes that, after 5 layers (4259840).
+    assert split_layers(TINY, 2) == [5, 3]
+    assert split_layers(TINY, 1) == [8]
+
+
+def test_every_framework_loads_under_all_its_names() -> None:
+    seen: dict[str, str] = {}
+    for name in FRAMEWORKS:
+        profile = load_framework(name)
+        assert profile.name == name
+        for alias in (name, *profile.aliases):
+            assert load_framework(alias.upper().replace("-", "_")).name == name
+            assert seen.setdefault(alias, name) == name
+    with pytest.raises(BadInput, match="did you mean 'megatron'"):
+        load_framework("megatrn")
