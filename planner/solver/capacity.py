@@ -1,30 +1,180 @@
-"""How many layers each pipeline rank can hold: memory of all layouts at once, for many settings."""
+"""How many layers each pipeline rank can hold: memory of all layouts at once, for many settings.
+
+Memory of a rank is linear in its layers and in how many of them are recomputed, but for transients that depend
+only on whether there are any. A few priced loads therefore give every load:
+
+    bytes(n, x) = fixed + n * layer - x * saved        (x recomputed layers; ``fixed`` differs for x = 0)
+
+``layer`` and ``saved`` grow linearly with the micro-batches that the rank keeps in flight, so two ranks give all ranks.
+With several kinds of layer the smallest figure stands for each: a lower bound of what any mix needs.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.cost.memory import stage_memory
-from planner.cost.stage import ChunkLoad
-from planner.solver.space import Rows
-from planner.solver.tables import settings_by_category
+from planner.cost.memory import activation_multiple, stage_memory
+from planner.cost.orders import BIDIRECTIONAL
+from planner.cost.setting import Settings
+from planner.cost.stage import V_SHAPED, ChunkLoad
+from planner.solver.space import Codes, Rows
+from planner.solver.tables import Floats, WorkTimes, settings_by_category
+from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
+
+MOST_LAYERS = 1_000_000.0
+"""Stands for 'no limit'."""
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of a rank's loads; where an axis comes first, it is rank 0 and the last rank; the other is the settings."""
+
+    fixed: Floats
+    """What no load avoids, without the ends of the model."""
+    layer: Floats
+    saved: Floats
+    first_end: Floats
+    last_end: Floats
+    multiple: Floats
+    """Micro-batches in flight."""
+
+
+def rank_memory(setting: Settings, request: PlanRequest) -> RankMemory:
+    """Price the loads that determine all others."""
+    p = np.asarray(setting.pipeline_parallel)
+    ranks = np.stack([np.zeros_like(p), p - 1])
+    recomputes = setting.recompute != "none"
+    loads = _LOADS if recomputes else _LOADS[: len(_LOADS) // 2]
+    bytes_of = [
+        _priced(kind, loads, setting, request, ranks) for kind in dict.fromkeys(request.model.layer_kinds)
+    ]
+    one, two, first, last = (np.stack([priced[index] for priced in bytes_of]) for index in range(4))
+    layer, saved = two - one, np.zeros_like(one)
+    fixed, first_end, last_end = one - layer, first - one, last - one
+    if recomputes:
+        some, all_, first, last = (np.stack([priced[index] for priced in bytes_of]) for index in range(4, 8))
+        saved = some - all_
+        fixed = np.minimum(fixed, some + saved - 2 * layer)
+        first_end, last_end = np.minimum(first_end, first - all_), np.minimum(last_end, last - all_)
+    return RankMemory(
+        fixed=np.min(fixed, axis=0)[0],
+        layer=np.min(layer, axis=0),
+        saved=np.max(saved, axis=0),
+        first_end=np.min(first_end, axis=0)[0],
+        last_end=np.min(last_end, axis=0)[1],
+        multiple=np.broadcast_to(activation_multiple(setting, ranks), ranks.shape),
+    )
+
+
+_LOADS = (
+    (1, 0, 0, 0),
+    (2, 0, 0, 0),
+    (1, 0, 1, 0),
+    (1, 0, 0, 1),
+    (2, 1, 0, 0),
+    (2, 2, 0, 0),
+    (2, 2, 1, 0),
+    (2, 2, 0, 1),
+)
+"""Loads that are priced: layers, recomputed ones, whether the embedding and the head are there."""
+
+
+def _priced(
+    kind: LayerKind, loads: tuple[tuple[int, ...], ...], setting: Settings, request: PlanRequest, ranks: Codes
+) -> Floats:
+    """Bytes of each load as [load, rank 0 or last, setting]."""
+    layers, recomputed, first, last = (np.array(column)[:, None, None] for column in zip(*loads, strict=True))
+    load = ChunkLoad(
+        {kind: layers}, recomputed, embedding=first, head=last, mtp=request.model.mtp_depth * last
+    )
+    total = stage_memory(load, setting, request, ranks).total
+    return np.broadcast_to(total, (len(loads), *ranks.shape))
+
+
+def most_layers(setting: Settings, request: PlanRequest, memory: RankMemory) -> Floats:
+    """Upper bound of the layers that each rank can hold, as [rank, setting]; ranks beyond p hold none."""
+    p = np.asarray(setting.pipeline_parallel)
+    ranks = np.arange(int(p.max(initial=1)))[:, None] + np.zeros_like(p)
+    per_layer = _by_rank(setting, memory, ranks, p, memory.layer - memory.saved)
+    free = request.cluster.usable_hbm_bytes - memory.fixed - _ends(setting, memory, ranks, p)
+    with np.errstate(divide="ignore"):
+        count = np.where(per_layer > 0, np.floor(free / per_layer * (1 + 1e-12)), MOST_LAYERS)
+    return np.where(ranks < p, np.clip(np.where(free < 0, -1.0, count), -1.0, MOST_LAYERS), 0.0)
 
 
 def fits_somehow(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
-    """Whether memory allows some layout of each setting; False is proven, True is not."""
+    """Whether memory allows some layout of each setting; False is proven, True is not.
+
+    Every rank holds at least one layer (at least none where chunks may be empty), and together they hold all.
+    """
     fits = np.ones(len(rows), dtype=bool)
     for chosen, setting in settings_by_category(rows):
-        p, layers = setting.pipeline_parallel, request.model.num_layers
-        held = np.maximum(layers // p, 1)
-        recomputed = 0 if setting.recompute == "none" else held
-        for first in (True, False):
-            peaks = []
-            for kind in dict.fromkeys(request.model.layer_kinds):
-                load = ChunkLoad(
-                    {kind: held}, recomputed, embedding=int(first), head=np.where(first & (p > 1), 0, 1)
-                )
-                peaks.append(stage_memory(load, setting, request, 0 if first else p - 1).total)
-            fits[chosen] &= np.min(peaks, axis=0) <= request.cluster.usable_hbm_bytes
+        room = most_layers(setting, request, rank_memory(setting, request))
+        fits[chosen] = np.all(room >= 0, axis=0) & (np.sum(room, axis=0) >= request.model.num_layers)
     return fits
+
+
+def _ends(
+    setting: Settings, memory: RankMemory, ranks: npt.NDArray[np.int64], p: npt.NDArray[np.int64]
+) -> Floats:
+    """Bytes of the model's ends on each rank; a V brings both to rank 0."""
+    last = np.zeros_like(p) if setting.schedule in V_SHAPED else p - 1
+    return np.where(ranks == 0, memory.first_end, 0.0) + np.where(ranks == last, memory.last_end, 0.0)
+
+
+def busiest_recomputing(rows: Rows, work: WorkTimes, request: PlanRequest) -> Floats:
+    """Lower bound of the busiest rank's seconds per micro-batch where memory forces recompute; 0 elsewhere. [s]
+
+    Notes
+    -----
+    With f free bytes, l bytes and u seconds a layer, s bytes saved and r seconds paid for each recomputed one, a rank
+    that works at most A seconds on layers holds at most the smallest of A/u, (A + r f/s) / (u + r l/s)
+    and f / (l - s) layers, fractions allowed. U is the least A + ends for which all ranks hold L together.
+    """
+    bound = np.zeros(len(rows))
+    for chosen, setting in settings_by_category(rows):
+        if setting.recompute == "none" or setting.schedule in BIDIRECTIONAL:
+            continue
+        own = work.take(chosen)
+        bound[chosen] = _least_busy(setting, request, own) + own.engine.total
+    return bound
+
+
+def _least_busy(setting: Settings, request: PlanRequest, work: WorkTimes) -> Floats:
+    memory = rank_memory(setting, request)
+    p = np.asarray(setting.pipeline_parallel)
+    ranks = np.arange(int(p.max(initial=1)))[:, None] + np.zeros_like(p)
+    per_layer, saved = (_by_rank(setting, memory, ranks, p, part) for part in (memory.layer, memory.saved))
+    free = request.cluster.usable_hbm_bytes - memory.fixed - _ends(setting, memory, ranks, p)
+    seconds = np.min([phases.total for phases in work.layers.values()], axis=0)
+    again = np.min([phases.recompute for phases in work.layers.values()], axis=0)
+    last = np.zeros_like(p) if setting.schedule in V_SHAPED else p - 1
+    ends = np.where(ranks == 0, work.first.total, 0.0) + np.where(ranks == last, work.last.total, 0.0)
+    rate = again / np.maximum(saved, 1.0)
+    most = np.where(per_layer > saved, free / np.maximum(per_layer - saved, 1.0), MOST_LAYERS)
+    low = np.zeros(len(p))
+    high = (seconds + again) * request.model.num_layers + np.max(ends, axis=0)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        own = middle - ends
+        held = np.minimum(own / seconds, (own + rate * free) / (seconds + rate * per_layer))
+        held = np.where((ranks < p) & (own > 0), np.clip(np.minimum(held, most), 0.0, None), 0.0)
+        enough = np.sum(held, axis=0) >= request.model.num_layers
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return low
+
+
+BISECTIONS = 14
+"""The bound is the lower end of an interval halved this often: within 1e-4 of the whole."""
+
+
+def _by_rank(setting: Settings, memory: RankMemory, ranks: Codes, p: Codes, part: Floats) -> Floats:
+    """Bytes a layer as [rank, setting], from those of rank 0 and of the last rank."""
+    multiple = activation_multiple(setting, np.minimum(ranks, p - 1))
+    spread = memory.multiple[0] - memory.multiple[1]
+    weight = np.where(spread != 0, (multiple - memory.multiple[1]) / np.where(spread == 0, 1.0, spread), 0.0)
+    return np.asarray(part[1] + weight * (part[0] - part[1]))

@@ -8,7 +8,6 @@ fields is a table constraint on them, hung on a literal named like the rule and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,16 +18,6 @@ from planner.solver.space import Rows, Space
 
 SEED = 20240229
 """Any fixed number: the search is repeatable."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What one solve of the master says."""
-
-    row: int | None
-    objective: int
-    bound: int
-    proven: bool
 
 
 class Master:
@@ -62,33 +51,41 @@ class Master:
         """Never choose these rows again."""
         self._model.add_bool_and([self._chosen[index].negated() for index in rows])
 
-    def minimize(self, objective: Iterable[int], hint: int | None, time_limit_s: float) -> Choice:
-        """Choose the row with the least objective.
+    def best(self, objective: list[int], scores: list[int] | None, near: float) -> int | None:
+        """Choose the row with the least objective; with ``scores``, the simplest one nearly as good.
 
         Parameters
         ----------
         objective
             One whole number a row.
-        hint
-            Row of the best plan in hand, if any.
+        scores
+            Lower is simpler. Rows within the factor ``near`` of the least objective compete by score, then objective.
         """
+        fastest = self._minimize(objective, None)
+        if fastest is None or scores is None:
+            return fastest
+        limit = int(objective[fastest] * near)
+        ranked = sorted({score for score in scores})
+        scale = 2 * limit + 1
+        combined = [
+            ranked.index(score) * scale + min(value, limit + 1)
+            if value <= limit
+            else len(ranked) * scale + limit
+            for score, value in zip(scores, objective, strict=True)
+        ]
+        return self._minimize(combined, fastest)
+
+    def _minimize(self, objective: list[int], hint: int | None) -> int | None:
         self._model.clear_objective()
         self._model.clear_hints()
-        self._model.minimize(cp_model.LinearExpr.weighted_sum(self._chosen, list(objective)))
+        self._model.minimize(cp_model.LinearExpr.weighted_sum(self._chosen, objective))
         if hint is not None:
             for index, literal in enumerate(self._chosen):
                 self._model.add_hint(literal, index == hint)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self._workers
         solver.parameters.random_seed = SEED
-        solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
         status = solver.solve(self._model)
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return Choice(None, 0, 0, status == cp_model.INFEASIBLE)
-        chosen = next(index for index, literal in enumerate(self._chosen) if solver.boolean_value(literal))
-        return Choice(
-            chosen,
-            round(solver.objective_value),
-            round(solver.best_objective_bound),
-            status == cp_model.OPTIMAL,
-        )
+        if status != cp_model.OPTIMAL:
+            return None
+        return next(index for index, literal in enumerate(self._chosen) if solver.boolean_value(literal))

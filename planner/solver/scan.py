@@ -7,7 +7,7 @@ below the price of every completion, and the limit is the price of a plan alread
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,10 +16,17 @@ import numpy.typing as npt
 
 from planner.cost.layer_comm import PAIRED_SCHEDULES
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
-from planner.solver.bounds import pipeline_seconds
-from planner.solver.capacity import fits_somehow
+from planner.solver.bounds import pipeline_bound, tail_bound
+from planner.solver.capacity import busiest_recomputing, fits_somehow
 from planner.solver.space import Codes, Rows, Space
-from planner.solver.tables import Floats, WorkTimes, settings_by_category, steady_seconds, work_times
+from planner.solver.tables import (
+    Floats,
+    WorkTimes,
+    most_hiding,
+    settings_by_category,
+    steady_seconds,
+    work_times,
+)
 from planner.spec.request import PlanRequest
 
 
@@ -29,10 +36,11 @@ class Candidates:
 
     rows: Rows
     bound_s: Floats
+    work: WorkTimes
 
     def take(self, chosen: npt.NDArray[Any]) -> Candidates:
         """Some of the candidates."""
-        return Candidates(self.rows.take(chosen), self.bound_s[chosen])
+        return Candidates(self.rows.take(chosen), self.bound_s[chosen], self.work.take(chosen))
 
 
 class Scan:
@@ -41,6 +49,8 @@ class Scan:
     def __init__(self, request: PlanRequest, space: Space | None = None) -> None:
         self.request = request
         self.space = Space.of(request) if space is None else space
+        self.num_settings = 0
+        """Legal settings that were bounded one by one so far."""
 
     @cached_property
     def work(self) -> Rows:
@@ -66,15 +76,60 @@ class Scan:
         rows, source = self._join(rows, source, self.space.shapes, ("tensor_parallel", "context_parallel"))
         rows, source = self._join(rows, source, self.space.batches, ("data_parallel", "micro_batch"))
         rows, source = self._join(rows, source, self.space.schedules, ("pipeline_parallel",))
-        rows, source = self._cross(rows, source, self.space.recomputes)
-        bound = self._bound(rows, source)
-        rows, bound = rows.take(keep := bound <= limit_s), bound[keep]
-        rows, index = self._join(rows, np.arange(len(rows)), self.space.sharding, ("pipeline_parallel",))
-        rows, index = self._join(
-            rows, index, self.space.shards, ("data_parallel", "context_parallel", "zero_stage")
-        )
+        fixed, growth = self._around(rows)
+        pipeline = pipeline_bound(rows, self._sorted[1].take(source))
+        bound = (np.minimum(pipeline.least, pipeline.others) + fixed) * growth
+        keep = np.flatnonzero(bound <= limit_s)
+        rows, index = self._cross(rows.take(keep), keep, self.space.recomputes)
+        rows, index = self._join(rows, index, self.space.sharding, ("pipeline_parallel",))
+        on = ("data_parallel", "context_parallel", "zero_stage")
+        rows, index = self._join(rows, index, self.space.shards, on)
+        self.num_settings += len(rows)
         fits = fits_somehow(rows, self.request)
-        return Candidates(rows.take(fits), bound[index[fits]])
+        rows, index = rows.take(fits), index[fits]
+        work = self._with_sharding(rows, self._sorted[1].take(source[index]))
+        return self._bounded(rows, work, fixed[index], growth[index], limit_s)
+
+    def _around(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Sends and overhead beside the makespan [s], and the factor of waiting for each other."""
+        fixed, growth = np.zeros(len(rows)), np.ones(len(rows))
+        for chosen, setting in settings_by_category(rows, vary=("schedule",)):
+            hops = exposed_hops(setting, self.request) * hop_time(setting, self.request)
+            fixed[chosen] = hops + self.request.framework.time.step_overhead_s
+            growth[chosen] = 1.0 + straggler_fraction(setting, self.request)
+        return fixed, growth
+
+    def _with_sharding(self, rows: Rows, work: WorkTimes) -> WorkTimes:
+        """Exact phases: what the ZeRO stage, the schedule and recompute change is priced again."""
+        chosen = np.flatnonzero(self._repriced(rows))
+        if len(chosen):
+            work.put(chosen, work_times(rows.take(chosen), self.request))
+        return work
+
+    def _repriced(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        changed = (rows.values("zero_stage") >= 2) | (rows.values("recompute") != "none")
+        if self.request.model.is_moe:
+            paired = np.isin(rows.values("schedule"), sorted(PAIRED_SCHEDULES))
+            changed |= paired != (most_hiding(self.request) in PAIRED_SCHEDULES)
+        return np.asarray(changed)
+
+    def _bounded(
+        self, rows: Rows, work: WorkTimes, fixed: Floats, growth: Floats, limit_s: float
+    ) -> Candidates:
+        """Candidates with their best bound, what follows the last backward pass included."""
+        whole = np.zeros(len(rows))
+        if not self.request.framework.limits.partial_recompute:
+            whole = np.where(rows.values("recompute") == "none", 0.0, work.recompute_seconds)
+        pipeline = pipeline_bound(rows, work, whole / self.request.model.num_layers)
+        after = tail_bound(rows, work, pipeline.busiest.least, self.request)
+        makespan = np.minimum(pipeline.least + after, pipeline.others)
+        bound = (makespan + fixed) * growth
+        keep = np.flatnonzero(bound <= limit_s)
+        forced = busiest_recomputing(rows.take(keep), work.take(keep), self.request)
+        forced *= rows.take(keep).values("num_microbatches")
+        bound[keep] = np.maximum(bound[keep], (forced + fixed[keep]) * growth[keep])
+        keep = keep[bound[keep] <= limit_s]
+        return Candidates(rows.take(keep), bound[keep], work.take(keep))
 
     def _join(self, rows: Rows, source: Codes, other: Rows, on: tuple[str, ...]) -> tuple[Rows, Codes]:
         joined, left = rows.join(other, on)
@@ -85,13 +140,3 @@ class Scan:
         crossed = rows.cross(other.codes)
         admitted = self.space.admitted(crossed, other.codes)
         return crossed.take(admitted), np.repeat(source, len(other))[admitted]
-
-    def _bound(self, rows: Rows, source: Codes) -> Floats:
-        """Pipeline, sends and fixed overhead, with the straggler's share: what no layout can avoid. [s]"""
-        times = self._sorted[1].take(source)
-        bound = pipeline_seconds(rows, times)
-        for chosen, setting in settings_by_category(rows, vary=("schedule",)):
-            hops = exposed_hops(setting, self.request) * hop_time(setting, self.request)
-            fixed = bound[chosen] + hops + self.request.framework.time.step_overhead_s
-            bound[chosen] = fixed * (1.0 + straggler_fraction(setting, self.request))
-        return bound

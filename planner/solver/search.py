@@ -1,26 +1,28 @@
 """The search: scan for candidates, price the promising ones exactly, let the master choose and prove.
 
-Rank after rank: the best plan first, then the best that is not alike to those before it.
+Best first: candidates wait in order of their bounds, the cheapest is priced, and a plan is the best as soon as its
+price is not above the next bound. The master then chooses rank after rank: the best plan, then the
+best that is not a variant of those before it.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.cost.stage import with_stages
-from planner.cost.step import step_time
 from planner.rules import broken_rules
 from planner.solver.evaluate import evaluate
 from planner.solver.master import Master
-from planner.solver.result import Estimate, PlanResult
+from planner.solver.price import SettingPrice
+from planner.solver.result import Estimate, PlanResult, Status
 from planner.solver.scale import gap_pct, microseconds_down, microseconds_up
 from planner.solver.scan import Candidates, Scan
-from planner.solver.space import FIELDS
+from planner.solver.space import FIELDS, Rows
+from planner.solver.stages import best_layout
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -28,22 +30,28 @@ FAMILY = (
     "tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel", "recompute", "precision",
 )  # fmt: skip
 """Two plans with the same values here are variants of one plan; the answer shows the best variant."""
-WIDEN = 1.12
+WIDEN = 1.08
 """Each round of the scan takes work rows up to this factor above the round before."""
-ILLEGAL = 2**50
-"""Objective of a row without a legal layout. [us]"""
+NEVER = 2**50
+"""Objective of a setting without a legal layout. [us]"""
+NEAR_BEST = 1.01
+"""Plans within 1 % count as equally fast when the simplest is preferred."""
 
 OnPlan = Callable[[Estimate, float], None]
 
 
 @dataclass
-class Pool:
-    """Candidates so far with what is known of each: a bound, then an exact price."""
+class Entry:
+    """One candidate: a bound until it is priced, then its objective and plan (None: no legal layout)."""
 
-    candidates: Candidates
-    objective_us: list[int]
-    plans: dict[int, Plan | None]
-    families: list[tuple[object, ...]]
+    source: Candidates
+    index: int
+    bound_us: int
+    family: tuple[object, ...]
+    values: dict[str, object] = field(default_factory=dict)
+    priced: bool = False
+    objective_us: int = NEVER
+    plan: Plan | None = None
 
 
 class Search:
@@ -59,90 +67,146 @@ class Search:
         self._workers = workers
         self._on_plan = on_plan
         self._scan = Scan(request)
-        self._best: dict[tuple[object, ...], tuple[int, Plan]] = {}
+        self._entries: list[Entry] = []
+        self._heap: list[tuple[int, int]] = []
+        self._next_row = 0
+        self._threshold_s = 0.0
+        self._best: dict[tuple[object, ...], int] = {}
+        self._stopped = False
 
     def run(self) -> PlanResult:
         """Find, prove and rank."""
-        pool = self._collect()
-        ranked = self._rank(pool)
-        status = "optimal" if ranked else "infeasible"
+        try:
+            self._price_until_proven()
+        except KeyboardInterrupt:
+            self._stopped = True
+        chosen = self._rank()
+        return self._result(chosen)
+
+    def _result(self, chosen: list[Entry]) -> PlanResult:
+        plans = tuple(evaluate(entry.plan, self._request) for entry in chosen if entry.plan is not None)
+        status: Status = "optimal" if plans else "infeasible"
+        gap = 0.0 if plans else None
+        if self._stopped:
+            status = "feasible" if plans else "time-limit"
+        if plans and self._stopped:
+            gap = gap_pct(min(self._best.values()), min(self._bound_us(), min(self._best.values())))
         return PlanResult(
-            status=status,
-            plans=tuple(evaluate(plan, self._request) for plan in ranked),
-            gap_pct=0.0 if ranked else None,
-            solve_s=time.monotonic() - self._start,
-            num_settings=len(pool.objective_us),
-        )
+            status=status, plans=plans, gap_pct=gap,
+            solve_s=time.monotonic() - self._start, num_settings=self._scan.num_settings,
+        )  # fmt: skip
 
     def _limit_us(self) -> int:
-        """Price of the last plan that would be shown; what cannot beat it is of no interest."""
-        best = sorted(price for price, _ in self._best.values())
-        return best[self._top - 1] if len(best) >= self._top else ILLEGAL
+        """What a candidate must beat to be shown: the last plan's price, and 1 % where the simplest is sought."""
+        best = sorted(self._best.values())
+        if len(best) < self._top:
+            return NEVER
+        return int(best[self._top - 1] * (NEAR_BEST if self._request.prefer_simple else 1.0)) + 1
 
-    def _collect(self) -> Pool:
-        """Scan in rounds until the next work row cannot lead to a plan that is shown."""
+    def _bound_us(self) -> int:
+        """Lower bound of everything that is not priced."""
+        waiting = self._heap[0][0] if self._heap else NEVER
+        return min(waiting, self._unscanned_us())
+
+    def _unscanned_us(self) -> int:
         steady = self._scan.steady_s
-        pool = Pool(self._scan.expand(np.zeros(0, dtype=np.int64)), [], {}, [])
-        start, threshold = 0, 0.0
-        while start < len(steady):
-            threshold = max(threshold, steady[start]) * WIDEN
-            stop = int(np.searchsorted(steady, min(threshold, self._limit_us() * 1e-6), side="right"))
-            if stop <= start:
-                break
-            found = self._scan.expand(np.arange(start, stop), self._limit_us() * 1e-6)
-            start = stop
-            self._add(pool, found)
-        return pool
+        return int(microseconds_down(steady[self._next_row])) if self._next_row < len(steady) else NEVER
 
-    def _add(self, pool: Pool, found: Candidates) -> None:
-        order = np.argsort(found.bound_s, kind="stable")
-        found = found.take(order)
-        rows = found.rows
-        columns = [rows.values(field).tolist() for field in FAMILY]
-        families = list(zip(*columns, strict=True))
+    def _price_until_proven(self) -> None:
+        """Scan and price until no candidate's bound is below the last price that matters."""
+        while self._bound_us() < self._limit_us():
+            if time.monotonic() > self._deadline:
+                self._stopped = True
+                return
+            if not self._heap or self._heap[0][0] >= self._unscanned_us():
+                self._widen()
+                continue
+            bound, number = heapq.heappop(self._heap)
+            if bound < self._worth_us(self._entries[number]):
+                self._price(self._entries[number])
+
+    def _worth_us(self, entry: Entry) -> int:
+        """Price below which the candidate would change the answer."""
+        known = self._best.get(entry.family, NEVER)
+        near = NEAR_BEST if self._request.prefer_simple else 1.0
+        return min(self._limit_us(), int(known * near) + 1)
+
+    def _widen(self) -> None:
+        """Scan the next work rows."""
+        steady = self._scan.steady_s
+        self._threshold_s = max(self._threshold_s, float(steady[self._next_row])) * WIDEN
+        limit_s = (self._limit_us() + 1) * 1e-6
+        stop = int(np.searchsorted(steady, min(self._threshold_s, limit_s), side="right"))
+        stop = max(stop, self._next_row + 1)
+        found = self._scan.expand(np.arange(self._next_row, stop), limit_s)
+        self._next_row = stop
+        self._add(found)
+
+    def _add(self, found: Candidates) -> None:
+        columns = [found.rows.values(name).tolist() for name in FAMILY]
         bounds = microseconds_down(found.bound_s).tolist()
-        fields = {field: rows.values(field).tolist() for field in FIELDS}
-        kept = []
-        for index, bound in enumerate(bounds):
-            limit = self._limit_us()
-            if bound > limit or (self._best and time.monotonic() > self._deadline):
-                break
-            if bound > self._best.get(families[index], (ILLEGAL,))[0]:
-                continue
-            plan = with_stages(Plan(**{field: fields[field][index] for field in FIELDS}), self._request.model)
-            if broken_rules(plan, self._request):
-                continue
-            price = microseconds_up(float(step_time(plan, self._request).total))
-            kept.append((index, price, plan))
-            if price < self._best.get(families[index], (ILLEGAL,))[0]:
-                self._best[families[index]] = (price, plan)
-        chosen = np.array([index for index, _, _ in kept], dtype=np.int64)
-        offset = len(pool.objective_us)
-        joined = found.take(chosen)
-        if offset:
-            joined = Candidates(
-                type(rows).concatenate([pool.candidates.rows, joined.rows]),
-                np.concatenate([pool.candidates.bound_s, joined.bound_s]),
-            )
-        pool.candidates = joined
-        for number, (index, price, plan) in zip(count(offset), kept, strict=False):
-            pool.objective_us.append(price)
-            pool.plans[number] = plan
-            pool.families.append(families[index])
+        for index, (bound, family) in enumerate(zip(bounds, zip(*columns, strict=True), strict=True)):
+            heapq.heappush(self._heap, (bound, len(self._entries)))
+            self._entries.append(Entry(found, index, bound, family))
 
-    def _rank(self, pool: Pool) -> list[Plan]:
-        if not pool.objective_us:
+    def _price(self, entry: Entry) -> None:
+        rows = entry.source.rows
+        entry.values = {name: rows.domains[name][rows.codes[name][entry.index]].item() for name in FIELDS}
+        price = SettingPrice(entry.values, entry.source.work, entry.index, self._request)
+        entry.priced = True
+        found = best_layout(price, entry.bound_us, self._worth_us(entry), self._deadline)
+        if found is None:
+            return
+        plan = price.plan(found)
+        if broken_rules(plan, self._request):
+            return
+        entry.plan, entry.objective_us = plan, int(microseconds_up(price.seconds(found)))
+        improved = entry.objective_us < min(self._best.values(), default=NEVER)
+        self._best[entry.family] = min(entry.objective_us, self._best.get(entry.family, NEVER))
+        if improved and self._on_plan is not None:
+            self._on_plan(evaluate(plan, self._request), time.monotonic() - self._start)
+
+    def _rank(self) -> list[Entry]:
+        """Let the master choose among the priced plans, rank after rank."""
+        entries = [entry for entry in self._entries if entry.plan is not None]
+        entries = [entry for entry in entries if entry.objective_us <= self._limit_us()]
+        if not entries:
             return []
-        master = Master(pool.candidates.rows, self._scan.space, self._workers)
-        ranked: list[Plan] = []
-        while len(ranked) < self._top:
-            choice = master.minimize(pool.objective_us, None, 10.0)
-            if choice.row is None:
+        rows = Rows.concatenate([entry.source.rows.take(np.array([entry.index])) for entry in entries])
+        master = Master(rows, self._scan.space, self._workers)
+        objectives = [entry.objective_us for entry in entries]
+        scores = [simplicity(entry.plan) for entry in entries if entry.plan is not None]
+        chosen: list[Entry] = []
+        while len(chosen) < min(self._top, len({entry.family for entry in entries})):
+            row = master.best(objectives, scores if self._request.prefer_simple else None, NEAR_BEST)
+            if row is None:
                 break
-            plan = pool.plans[choice.row]
-            if plan is None:
-                break
-            ranked.append(plan)
-            alike = [i for i, family in enumerate(pool.families) if family == pool.families[choice.row]]
-            master.exclude(alike)
-        return ranked
+            chosen.append(entries[row])
+            master.exclude(i for i, entry in enumerate(entries) if entry.family == entries[row].family)
+        return chosen
+
+
+SCHEDULE_RANK = {"none": 0, "1f1b": 0, "gpipe": 1, "interleaved": 1, "zb-h1": 2, "zb-h2": 3, "zb-v": 3}
+"""How common a schedule is; those not named come last."""
+
+
+def simplicity(plan: Plan) -> int:
+    """Order of plans that are equally fast: fewer dimensions, then no recompute, then the commoner schedule.
+
+    Then, in this order: no offload, one sharding group, low ZeRO stage, equal stages.
+    """
+    degrees = (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)
+    replicas = plan.data_parallel * plan.context_parallel
+    digits = (
+        sum(degree > 1 for degree in degrees),
+        ("none", "selective", "full").index(plan.recompute),
+        SCHEDULE_RANK.get(plan.schedule, 4),
+        int(plan.offload != "none"),
+        int(plan.zero_stage > 0 and plan.shard_group_size < replicas),
+        max(plan.zero_stage - 1, 0),
+        int(len({stage.layers for stage in plan.stages}) > 1),
+    )
+    score = 0
+    for digit in digits:
+        score = score * 8 + digit
+    return score

@@ -110,7 +110,7 @@ class Space:
         """
         tabular = (*TABULAR_RULES, *(rule for rule in pin_rules(request) if rule.is_tabular))
         rules = tuple(rule for rule in tabular if rule.name not in without)
-        domains = {field: np.asarray(values) for field, values in _candidates(request).items()}
+        domains = {field: np.asarray(values) for field, values in candidate_values(request).items()}
         for rule in rules:
             if len(rule.scope) == 1 and rule.scope[0] in domains:
                 field = rule.scope[0]
@@ -248,7 +248,7 @@ def _canonical(rows: Rows) -> npt.NDArray[np.bool_]:
     return np.asarray(~alone | (rows.codes["context_parallel_kind"] == 0))
 
 
-def _candidates(request: PlanRequest) -> dict[str, Any]:
+def candidate_values(request: PlanRequest) -> dict[str, Any]:
     """Every value that a field could take; counts ascend, so that a code can be searched by value."""
     model, gpus = request.model, request.cluster.num_gpus
     low = request.workload.global_batch

@@ -88,13 +88,24 @@ class WorkTimes:
     layers: dict[LayerKind, Phases]
     first: Phases
     last: Phases
+    engine: Phases
+    """What every pipeline rank pays whatever it holds."""
     counts: dict[LayerKind, int]
     """Layers of each kind in the model."""
 
     def take(self, chosen: npt.NDArray[Any]) -> WorkTimes:
         """The entries of some rows."""
         layers = {kind: phases.take(chosen) for kind, phases in self.layers.items()}
-        return WorkTimes(layers, self.first.take(chosen), self.last.take(chosen), self.counts)
+        ends = (phases.take(chosen) for phases in (self.first, self.last, self.engine))
+        return WorkTimes(layers, *ends, self.counts)
+
+    def put(self, chosen: npt.NDArray[Any], other: WorkTimes) -> None:
+        """Replace the entries of some rows."""
+        pairs = [(phases, other.layers[kind]) for kind, phases in self.layers.items()]
+        pairs += [(self.first, other.first), (self.last, other.last), (self.engine, other.engine)]
+        for own, new in pairs:
+            for name in ("forward", "backward_input", "backward_weight", "recompute"):
+                getattr(own, name)[chosen] = getattr(new, name)
 
     @property
     def layer_seconds(self) -> Floats:
@@ -122,18 +133,20 @@ def work_times(rows: Rows, request: PlanRequest) -> WorkTimes:
     """
     counts = Counter(request.model.layer_kinds)
     layers = {kind: Phases.zeros(len(rows)) for kind in counts}
-    first, last = Phases.zeros(len(rows)), Phases.zeros(len(rows))
-    fixed = {} if "schedule" in rows.codes else {"schedule": _most_hiding(request)}
+    first, last, engine = (Phases.zeros(len(rows)) for _ in range(3))
+    fixed = {} if "schedule" in rows.codes else {"schedule": most_hiding(request)}
     for chosen, setting in settings_by_category(rows, **fixed):
         units = unit_times(setting, request)
         for kind, phases in layers.items():
             phases.put(chosen, units.layers[kind])
         first.put(chosen, units.embedding)
         last.put(chosen, units.head + units.mtp * request.model.mtp_depth)
-    return WorkTimes(layers, first, last, dict(counts))
+        engine.put(chosen, units.engine)
+    return WorkTimes(layers, first, last, engine, dict(counts))
 
 
-def _most_hiding(request: PlanRequest) -> str:
+def most_hiding(request: PlanRequest) -> str:
+    """Return the framework's schedule that hides the most expert traffic of a layer."""
     paired = [schedule for schedule in request.framework.limits.schedules if schedule in PAIRED_SCHEDULES]
     return paired[0] if paired else "none"
 

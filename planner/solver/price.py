@@ -1,0 +1,223 @@
+"""The exact price of any layout of one setting, from the setting's row in the tables.
+
+The same sum as ``cost.step.step_time``, with the phases of layers taken from the table instead of priced again:
+makespan of the simulated schedule, sends, synchronisation and optimizer of the pace-setting rank, overhead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from planner.cost.data_parallel import data_parallel_time, optimizer_offload_time, optimizer_time
+from planner.cost.memory import stage_memory
+from planner.cost.orders import BIDIRECTIONAL
+from planner.cost.schedule import simulate
+from planner.cost.setting import Settings
+from planner.cost.stage import ChunkLoad, stage_order
+from planner.cost.states import load_local_parameters
+from planner.cost.step import exposed_hops, hop_time, straggler_fraction
+from planner.solver.tables import WorkTimes
+from planner.spec.model import LayerKind
+from planner.spec.plan import Plan, StagePlan
+from planner.spec.request import PlanRequest
+
+Phase = tuple[float, float, float, float]
+"""Forward, input gradient, weight gradient, recompute. [s]"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Layers of every stage in the order the data flows, and recomputed layers of every rank."""
+
+    layers: tuple[int, ...]
+    recomputed: tuple[int, ...]
+
+
+class SettingPrice:
+    """Prices layouts of one setting."""
+
+    def __init__(self, values: dict[str, Any], work: WorkTimes, index: int, request: PlanRequest) -> None:
+        self.values = values
+        self.request = request
+        self.setting = Settings(**values)
+        self.p, self.v = values["pipeline_parallel"], values["virtual_stages"]
+        self.m, self.schedule = values["num_microbatches"], values["schedule"]
+        self.order = stage_order(self.schedule, self.p, self.v)
+        self.kinds: dict[LayerKind, Phase] = {k: _phase(phases, index) for k, phases in work.layers.items()}
+        self.first, self.last = _phase(work.first, index), _phase(work.last, index)
+        self.engine = tuple(value / self.v for value in _phase(work.engine, index))
+
+    def plan(self, layout: Layout) -> Plan:
+        """The setting with this layout."""
+        chunks: list[list[int]] = [[0] * self.v for _ in range(self.p)]
+        for (rank, chunk), count in zip(self.order, layout.layers, strict=True):
+            chunks[rank][chunk] = count
+        stages = tuple(
+            StagePlan(chunk_layers=tuple(held), recompute_layers=count)
+            for held, count in zip(chunks, layout.recomputed, strict=True)
+        )
+        return Plan(**self.values, stages=stages)
+
+    def seconds(self, layout: Layout) -> float:
+        """Step time of the layout. [s]"""
+        loads = self.loads(layout)
+        forward, inputs, weights = self._matrices(loads)
+        timeline = simulate(self.schedule, forward, inputs, weights, self.m)
+        pace = int(np.argmax(timeline.busy_s))
+        busy = timeline.busy_s[pace]
+        makespan = busy + max(timeline.step_s(self.schedule) - busy, 0.0)
+        ranks = [pace, self.p - 1 - pace] if self.schedule in BIDIRECTIONAL else [pace]
+        share = 1.0 / len(ranks)
+        forward_s = share * sum(sum(forward[rank]) for rank in ranks)
+        backward_s = share * sum(sum(inputs[rank]) + sum(weights[rank]) for rank in ranks)
+        merged = _merged(chunk for rank in ranks for chunk in loads[rank])
+        return self.finish(makespan, self.tail(merged, forward_s, backward_s))
+
+    def tail(self, load: ChunkLoad, forward_s: float, backward_s: float) -> float:
+        """Synchronisation and optimizer of the pace-setting rank. [s]"""
+        local = load_local_parameters(load, self.setting, self.request)
+        exposed = data_parallel_time(local, self.setting, self.request, forward_s, backward_s)
+        exposed = exposed + optimizer_time(local, self.setting, self.request)
+        return float(exposed + optimizer_offload_time(local, self.setting, self.request))
+
+    def finish(self, makespan_s: float, tail_s: float) -> float:
+        """The step of a pipeline's makespan and what follows it. [s]"""
+        return (makespan_s + tail_s + self._fixed_s) * self._growth
+
+    @cached_property
+    def _fixed_s(self) -> float:
+        hops = exposed_hops(self.setting, self.request) * hop_time(self.setting, self.request)
+        return float(hops) + self.request.framework.time.step_overhead_s
+
+    @cached_property
+    def _growth(self) -> float:
+        return 1.0 + float(straggler_fraction(self.setting, self.request))
+
+    def loads(self, layout: Layout) -> list[list[ChunkLoad]]:
+        """Loads as [rank][chunk]; recomputed layers of a rank fill its chunks, first chunk first."""
+        loads: list[list[ChunkLoad]] = [[ChunkLoad()] * self.v for _ in range(self.p)]
+        left = list(layout.recomputed)
+        start, stages = 0, len(self.order)
+        counts: dict[tuple[int, int], dict[LayerKind, int]] = {}
+        for place, count in zip(self.order, layout.layers, strict=True):
+            counts[place] = self._kinds_between(start, start + count)
+            start += count
+        for rank, chunk in sorted(self.order):
+            held = sum(counts[rank, chunk].values())
+            some = min(held, left[rank])
+            left[rank] -= some
+            is_last = (rank, chunk) == self.order[stages - 1]
+            loads[rank][chunk] = ChunkLoad(
+                layers=counts[rank, chunk], recompute_layers=some,
+                embedding=int((rank, chunk) == self.order[0]), head=int(is_last),
+                mtp=self.request.model.mtp_depth * is_last,
+            )  # fmt: skip
+        return loads
+
+    def rank_bytes(self, layout: Layout) -> list[float]:
+        """Peak memory of every rank. [byte]"""
+        return [
+            float(stage_memory(_merged(chunks), self.setting, self.request, rank).total)
+            for rank, chunks in enumerate(self.loads(layout))
+        ]
+
+    def least_recomputed(self, layers: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Fewest recomputed layers with which every rank fits, as the framework can say it; None if none do.
+
+        A setting without recompute recomputes nothing, and one with it something: what fits without belongs
+        to the setting without. Where the user rules that one out, every layer is recomputed.
+        """
+        ranks = [_merged(chunks) for chunks in self.loads(Layout(layers, (0,) * self.p))]
+        fitting = [self._fitting(load, rank) for rank, load in enumerate(ranks)]
+        held = [int(load.num_layers) for load in ranks]
+        if not all(fitting):
+            return None
+        if self.values["recompute"] == "none":
+            return (0,) * self.p
+        if not self.may_skip_recompute:
+            return tuple(held) if all(h in fits for h, fits in zip(held, fitting, strict=True)) else None
+        if all(0 in fits for fits in fitting):
+            return None
+        return self._expressible(fitting, held)
+
+    def _expressible(self, fitting: list[list[int]], held: list[int]) -> tuple[int, ...] | None:
+        limits = self.request.framework.limits
+        if limits.recompute_per_stage:
+            return tuple(fits[0] for fits in fitting)
+        common = set(fitting[0]).intersection(*fitting[1:]) if limits.partial_recompute else set()
+        if common:
+            return (min(common),) * self.p
+        return tuple(held) if all(h in fits for h, fits in zip(held, fitting, strict=True)) else None
+
+    def _fitting(self, load: ChunkLoad, rank: int) -> list[int]:
+        """Counts of recomputed layers with which the load fits on the rank, ascending."""
+        most = int(load.num_layers) if self.values["recompute"] != "none" else 0
+        key = (rank, tuple(load.layers.items()), load.embedding, load.head)
+        if key not in self._fits:
+            tried = np.arange(most + 1)
+            varied = ChunkLoad(load.layers, tried, load.embedding, load.head, load.mtp)
+            total = np.broadcast_to(stage_memory(varied, self.setting, self.request, rank).total, tried.shape)
+            fits = np.flatnonzero(total <= self.request.cluster.usable_hbm_bytes)
+            if not self.request.framework.limits.partial_recompute:
+                fits = fits[(fits == 0) | (fits == most)]
+            self._fits[key] = [int(count) for count in fits]
+        return self._fits[key]
+
+    @cached_property
+    def _fits(self) -> dict[Any, list[int]]:
+        return {}
+
+    @cached_property
+    def may_skip_recompute(self) -> bool:
+        """Whether the user's pins admit a plan without recompute."""
+        return all(pin.admits("none") for pin in self.request.pins if pin.field == "recompute")
+
+    def _kinds_between(self, start: int, stop: int) -> dict[LayerKind, int]:
+        if len(self.kinds) == 1:
+            return {next(iter(self.kinds)): stop - start} if stop > start else {}
+        found: dict[LayerKind, int] = {}
+        for kind in self.request.model.layer_kinds[start:stop]:
+            found[kind] = found.get(kind, 0) + 1
+        return found
+
+    def _matrices(self, loads: list[list[ChunkLoad]]) -> tuple[list[list[float]], ...]:
+        phases = [[self.chunk_phases(load) for load in chunks] for chunks in loads]
+        return tuple([[phase[index] for phase in chunks] for chunks in phases] for index in range(3))
+
+    def chunk_phases(self, load: ChunkLoad) -> tuple[float, float, float]:
+        """Forward, input-gradient (recompute included) and weight-gradient time of a chunk. [s]"""
+        total = [self.engine[phase] for phase in range(3)]
+        share = load.recompute_layers / max(load.num_layers, 1e-12)
+        for kind, count in load.layers.items():
+            times = self.kinds[kind]
+            for phase in range(3):
+                total[phase] += times[phase] * count
+            total[1] += times[3] * share * count
+        for phase in range(3):
+            total[phase] += self.first[phase] * load.embedding + self.last[phase] * load.head
+        return total[0], total[1], total[2]
+
+
+def _phase(phases: Any, index: int) -> Phase:
+    return (
+        float(phases.forward[index]), float(phases.backward_input[index]),
+        float(phases.backward_weight[index]), float(phases.recompute[index]),
+    )  # fmt: skip
+
+
+def _merged(chunks: Iterable[ChunkLoad]) -> ChunkLoad:
+    """The sum of chunks."""
+    layers: dict[LayerKind, int] = {}
+    recomputed: Any = 0
+    embedding, head, mtp = 0, 0, 0
+    for chunk in chunks:
+        for kind, count in chunk.layers.items():
+            layers[kind] = layers.get(kind, 0) + count
+        recomputed += chunk.recompute_layers
+        embedding, head, mtp = embedding + chunk.embedding, head + chunk.head, mtp + chunk.mtp
+    return ChunkLoad(layers, recomputed, embedding, head, mtp)
