@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from planner.cost.stage import with_stages
-from planner.errors import BadInput, did_you_mean
+from planner.errors import BadInput, NoPlan, did_you_mean
 from planner.request import Question, read_pins
 from planner.spec import Pin, Plan, PlanRequest
 
 if TYPE_CHECKING:
+    from planner.frameworks.lint import Review
     from planner.solver.result import Estimate, PlanResult
 
 MAX_TOP = 100
@@ -78,6 +81,94 @@ def estimate(given: Plan | None = None, **options: Any) -> Estimate:
 
     request = question(options)
     return evaluate(given or pinned_plan(request), request)
+
+
+def plans_from(
+    words: Sequence[str], request: PlanRequest, *, time_limit_s: float = 60.0, workers: int | None = None
+) -> list[Plan]:
+    """Return the plans that words name: ranks of the answer, plan files, or launch files.
+
+    Parameters
+    ----------
+    words
+        ``2`` (the second best plan), ``plan.json`` or ``plan.json#2`` (printed by ``--json``), or a launch
+        file of any known framework.
+    """
+    from planner.solver import solve
+
+    ranks = [int(word) for word in words if word.isascii() and word.isdigit()]
+    if any(not 1 <= rank <= MAX_TOP for rank in ranks):
+        raise BadInput(f"rank {max(ranks)}: must be from 1 to {MAX_TOP}")
+    ranked: tuple[Estimate, ...] = ()
+    if ranks:
+        ranked = solve(request, top=max(ranks), time_limit_s=time_limit_s, workers=workers).plans
+        if len(ranked) < max(ranks):
+            raise BadInput(f"there are only {len(ranked)} plans, so there is no plan {max(ranks)}")
+    return [ranked[int(word) - 1].plan if word.isdigit() else plan_file(word, request) for word in words]
+
+
+def plan_file(word: str, request: PlanRequest) -> Plan:
+    """Return the plan of a JSON file (``#2`` picks the second) or of a launch file."""
+    from planner.catalog.files import read_text
+    from planner.explain.files import is_plan_file, read_plan
+    from planner.frameworks.files import read_files, to_plan
+
+    path, _, rank = word.partition("#")
+    if path.endswith(".json") and is_plan_file(path):
+        return with_stages(read_plan(path, int(rank) if rank.isdigit() else 1), request.model)
+    return to_plan(read_files({path: read_text(Path(path))}), request)
+
+
+def ranked_plan(
+    request: PlanRequest, rank: int = 1, time_limit_s: float = 60.0, workers: int | None = None
+) -> Plan:
+    """Return the plan of one rank.
+
+    Raises
+    ------
+    NoPlan
+        Nothing fits the request.
+    BadInput
+        There are fewer plans than that.
+    """
+    from planner.solver import solve
+
+    result = solve(request, top=rank, time_limit_s=time_limit_s, workers=workers)
+    if not result.plans:
+        raise NoPlan("no plan is legal and fits; the plan command says why and what would help")
+    if len(result.plans) < rank:
+        raise BadInput(f"there are only {len(result.plans)} plans, so there is no plan {rank}")
+    return result.plans[rank - 1].plan
+
+
+def launch_files(given: Plan, request: PlanRequest) -> dict[str, str]:
+    """Return file names and contents that start a plan with the request's framework."""
+    from planner.frameworks.files import write
+
+    return write(given, request)
+
+
+def review_files(paths: Sequence[str], asked: Question, search_s: float = 20.0) -> Review:
+    """Check the launch files of one run and look for a better plan.
+
+    Parameters
+    ----------
+    asked
+        What the user says about the run; the model, the GPUs and the framework may come from the files.
+    """
+    from planner.catalog.files import read_text
+    from planner.frameworks.files import read_files
+    from planner.frameworks.lint import model_of, review
+
+    launch = read_files({path: read_text(Path(path)) for path in paths})
+    said: dict[str, Any] = {}
+    if asked.model is None:
+        said["model"] = model_of(launch)
+    if asked.gpus is None:
+        said["gpus"] = launch.get("num_gpus")
+    if asked.framework is None:
+        said["framework"] = launch.framework
+    return review(launch, replace(asked, **said).request(), search_s)
 
 
 def pinned_plan(request: PlanRequest) -> Plan:

@@ -22,8 +22,8 @@ def command(first: str, second: str, as_json: bool, **options: Any) -> None:
     Each is a rank of the plan command (1, 2, ...), a JSON file that it printed (plan.json, or plan.json#2 for
     its second plan), or a launch file of the framework.
     """
+    from planner.api import plans_from
     from planner.explain.compare import compare
-    from planner.plans import plans_from
 
     limit, workers = options.pop("time_limit"), options.pop("workers")
     request = question(options).request()

@@ -22,17 +22,16 @@ NOT_RUNNABLE = 3
 @click.option("--allow-tp-across-nodes", is_flag=True, help="TP may leave the NVLink domain.")
 @click.option("--allow-idle", is_flag=True, help="The plan may use fewer GPUs than the cluster has.")
 @json_option
-def command(as_json: bool, plan_file: str | None, **options: Any) -> None:
+def command(as_json: bool, path: str | None, **options: Any) -> None:
     """Price one plan. Settings that are not given take the plainest value.
 
     Exit code 3 when the plan breaks a rule or does not fit.
     """
-    from planner.api import pinned_plan
-    from planner.explain.files import read_plan
+    from planner.api import pinned_plan, plan_file
     from planner.solver.evaluate import evaluate
 
     request = question(options).request()
-    plan = read_plan(plan_file, request) if plan_file else pinned_plan(request)
+    plan = plan_file(path, request) if path else pinned_plan(request)
     estimate = evaluate(plan, request)
     if as_json:
         from planner.report.json import dumps, estimate_report, request_report

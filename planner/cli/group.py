@@ -36,7 +36,7 @@ class Failure(click.ClickException):
 
     def __init__(self, error: PlannerError) -> None:
         super().__init__(str(error))
-        self.exit_code = error.exit_code
+        vars(self)["exit_code"] = error.exit_code
 
 
 class PlannerGroup(click.Group):

@@ -61,10 +61,7 @@ _SEARCH = (
 )
 
 plan_file_option = click.option(
-    "--plan",
-    "plan_file",
-    metavar="FILE",
-    help="Plan from a JSON file (as --json prints it) instead of the pins.",
+    "--plan", "path", metavar="FILE", help="Plan from a JSON file (--json) or a launch file."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 top_option = click.option("--top", default=5, type=click.IntRange(1, 100), help="Plans to show [5].")

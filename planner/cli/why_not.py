@@ -27,22 +27,22 @@ REFUSED = 3
 @plan_file_option
 @search_options
 @json_option
-def command(as_json: bool, plan_file: str | None, **options: Any) -> None:
+def command(as_json: bool, path: str | None, **options: Any) -> None:
     """Compare a choice (pins such as --tp 16, or --plan FILE) with the best plan.
 
     Says whether the choice is legal and fits, what its best completion loses term by term, and the smallest
     change of the machine or the batch that would make it win.
     """
+    from planner.api import plan_file
     from planner.errors import BadInput
-    from planner.explain.files import read_plan
     from planner.explain.why_not import why_not, why_not_plan
 
     limit, _ = options.pop("time_limit"), options.pop("workers")
     request = question(options).request()
-    if plan_file is None and not request.pins:
+    if path is None and not request.pins:
         raise BadInput("say which choice: a pin such as --tp 16, or --plan FILE")
-    if plan_file is not None:
-        found = why_not_plan(read_plan(plan_file), request, seconds=limit)
+    if path is not None:
+        found = why_not_plan(plan_file(path, request), request, seconds=limit)
     else:
         found = why_not(request, seconds=limit)
     if as_json:

@@ -10,16 +10,14 @@ from pydantic import ValidationError
 
 from planner.catalog.files import read_text
 from planner.errors import BadInput
-from planner.spec import Plan, PlanRequest
+from planner.spec import Plan
 
 
-def read_plan(path: str, request: PlanRequest | None = None, rank: int = 1) -> Plan:
+def read_plan(path: str, rank: int = 1) -> Plan:
     """Read one plan from a JSON file.
 
     Parameters
     ----------
-    request
-        Unused settings of the file are checked against nothing here; the rules do that.
     rank
         Which plan of a ranked list.
 
@@ -33,6 +31,15 @@ def read_plan(path: str, request: PlanRequest | None = None, rank: int = 1) -> P
     except (json.JSONDecodeError, RecursionError) as error:
         raise BadInput(f"{path} is not JSON: {error}") from error
     return plan_of(data, path, rank)
+
+
+def is_plan_file(path: str) -> bool:
+    """Whether a JSON file holds a plan of ours (and not, say, a DeepSpeed configuration)."""
+    try:
+        data = json.loads(read_text(Path(path)))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadInput(f"{path} is not JSON: {error}") from error
+    return isinstance(data, dict) and ("plans" in data or "data_parallel" in data)
 
 
 def plan_of(data: Any, where: str, rank: int = 1) -> Plan:

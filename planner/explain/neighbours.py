@@ -94,11 +94,11 @@ def _follow_batch(values: dict[str, Any], batch: int, field: str) -> bool:
         return False
     if field == "num_microbatches":
         values["micro_batch"], rest = divmod(replica, values["num_microbatches"])
-        return rest == 0 and values["micro_batch"] > 0
+        return rest == 0 and bool(values["micro_batch"])
     if field != "micro_batch" and replica % values["micro_batch"]:
         values["micro_batch"] = 1
     values["num_microbatches"], rest = divmod(replica, values["micro_batch"])
-    return rest == 0 and values["num_microbatches"] > 0
+    return rest == 0 and bool(values["num_microbatches"])
 
 
 def _follow_state(values: dict[str, Any], plan: Plan) -> None:

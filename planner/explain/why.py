@@ -178,7 +178,8 @@ def _lone_words(best: Estimate, name: str, side: Side) -> str:
 
 def _lower(sentence: str) -> str:
     text = sentence.strip().removesuffix(".")
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+    first = text.split(" ", 1)[0]
+    return text[:1].lower() + text[1:] if first[1:].islower() else text
 
 
 def _data_parallel(best: Estimate, request: PlanRequest) -> Reason:

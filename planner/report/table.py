@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from planner.explain.conflict import Conflict
     from planner.explain.loss import Difference
     from planner.explain.why_not import WhyNot
+    from planner.frameworks.lint import Review
     from planner.rules import Violation
     from planner.solver.result import Estimate, PlanResult
 
@@ -305,3 +306,13 @@ def stage_table(estimate: Estimate) -> str:
             rows.append([rank, rank, *row])
     shown = [[first if first == last else f"{first}-{last}", *rest] for first, last, *rest in rows]
     return tabulate(shown, ("rank", "layers", "recomputed", "peak", "activations"), disable_numparse=True)
+
+
+def review_text(found: Review) -> str:
+    """Price of a checked run and of the better plan, as text."""
+    names = [name for name, estimate in (("yours", found.estimate), ("better", found.better)) if estimate]
+    estimates = [estimate for estimate in (found.estimate, found.better) if estimate]
+    summary = "No findings." if not found.findings else f"{len(found.findings)} findings."
+    if not estimates:
+        return summary
+    return f"{summary}\n\n{headline(found.request)}\n\n{ranking(estimates, found.request, names)}"

@@ -1,0 +1,43 @@
+"""``check``: what is wrong with existing launch files."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from planner.cli.options import problem_options, question, search_options
+
+ERRORS = 3
+
+
+@click.command(name="check", short_help="Check launch files: errors, memory, time, and a better plan.")
+@click.argument("files", nargs=-1, required=True)
+@click.option("--format", "style", default="text", metavar="text|json|github", help="How to print findings.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--fix", "out", metavar="DIR", help="Write the better plan's files into this folder.")
+@click.option("--no-search", is_flag=True, help="Only check; do not look for a better plan.")
+@problem_options
+@search_options
+def command(
+    files: tuple[str, ...], style: str, as_json: bool, out: str | None, no_search: bool, **options: Any
+) -> None:
+    """Check the launch FILES of one run; the model may come from --model or from the files.
+
+    Exit code 3 when the run cannot work as written.
+    """
+    from planner.api import review_files
+    from planner.cli.launch import write_files
+    from planner.frameworks.lint import fix, format_findings
+    from planner.report.table import review_text
+
+    limit, _ = options.pop("time_limit"), options.pop("workers")
+    style = "json" if as_json else style
+    found = review_files(files, question(options), 0.0 if no_search else limit)
+    click.echo(format_findings(found.findings, style), nl=False)
+    if style == "text":
+        click.echo(review_text(found))
+    if out is not None:
+        write_files(out, fix(found))
+    sys.exit(ERRORS if found.has_errors else 0)
