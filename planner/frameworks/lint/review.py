@@ -228,7 +228,7 @@ def _degrees(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:
     """What rules say about the degrees alone, for settings that make no complete plan."""
     said = {name: launch.get(name) for name in DEGREES if name in launch.fields}
     for violation in check(make_plan(**said), request):
-        if set(SCOPES.get(violation.rule, ("",))) <= DEGREES:
+        if violation.rule not in OWN_WORDS and set(SCOPES.get(violation.rule, ("",))) <= DEGREES:
             yield _violation(launch, violation)
 
 

@@ -1,0 +1,105 @@
+"""torchtitan's own configuration code accepts what we write (0.3.0 or 0.2.2, whichever is installed)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launch_plans import broken, candidates, legal_plans
+
+from planner.frameworks.files import inexpressible, write
+from planner.spec import Plan, PlanRequest
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("torchtitan") is not None
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("torchtitan") is None,
+        reason="torchtitan is not installed (.ci/frameworks --slow)",
+    ),
+]
+
+
+LOW_PRECISION = ("fp8", "mxfp8")
+"""Asks the GPU for its capability."""
+NOT_SEEN = frozenset(
+    {
+        # the mesh, the forward pass and empty model parts come after the configuration
+        "expert_ranks_divide_the_replicas",
+        "shard_groups_divide_the_expert_replicas",
+        "experts_divide_over_expert_ranks",
+        "mlp_width_divides_over_tensor_ranks",
+        "hidden_size_divides_over_tensor_ranks",
+        "every_stage_holds_something",
+        "inner_stages_hold_layers",
+        "sequence_divides_over_sequence_ranks",
+        "sequence_divides_over_context_ranks",
+        # GPipe itself runs with fewer micro-batches than stages
+        "microbatches_cover_the_pipeline",
+        "dualpipe_has_enough_microbatches",
+    }
+)
+"""Rules stricter than the configuration code of 0.3.0."""
+
+
+def is_old() -> bool:
+    return importlib.metadata.version("torchtitan").startswith("0.2")
+
+
+def verdicts(cases: list[tuple[Plan, PlanRequest]], folder: Path) -> list[str | None]:
+    lines = []
+    for number, (plan, request) in enumerate(cases):
+        here = folder / str(number)
+        here.mkdir()
+        for name, text in write(plan, request).items():
+            (here / name).write_text(text)
+        lines.append(json.dumps({"folder": str(here), "world": plan.num_gpus}) + "\n")
+    program = Path(__file__).with_name("torchtitan_check.py")
+    done = subprocess.run(
+        [sys.executable, str(program)], input="".join(lines), capture_output=True, text=True, check=False
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == len(cases), done.stderr[-3000:]
+    return found
+
+
+def is_written(plan: Plan, request: PlanRequest) -> bool:
+    if plan.precision in LOW_PRECISION or inexpressible(plan, request):
+        return False
+    return ("train.toml" if is_old() else "plan_cfg.py") in write(plan, request)
+
+
+def test_it_accepts_every_plan_that_we_write(tmp_path: Path) -> None:
+    cases = [case for case in legal_plans("torchtitan", 300) if is_written(*case)][:220]
+    assert len(cases) >= 200
+    complaints = [
+        (said, plan) for said, (plan, _) in zip(verdicts(cases, tmp_path), cases, strict=True) if said
+    ]
+    assert not complaints, complaints[:3]
+
+
+@pytest.mark.skipif(
+    is_installed() and is_old(), reason="0.2.2 looks at heads and schedules only when it trains"
+)
+def test_its_verdict_on_random_settings_is_ours(tmp_path: Path) -> None:
+    cases = [case for case in itertools.islice(candidates("torchtitan", 23), 1200) if is_written(*case)][:250]
+    refused = 0
+    for said, (plan, request) in zip(verdicts(cases, tmp_path), cases, strict=True):
+        rules = set(broken(plan, request))
+        refused += said is not None
+        if said is not None:
+            assert rules, (said, plan)
+        elif rules:
+            assert rules <= NOT_SEEN, (rules, plan)
+    assert len(cases) >= 200
+    assert refused >= 20
