@@ -27,6 +27,8 @@ _PROFILE_MODULES = {
     "paddle": "paddle",
     "primus": "primus",
     "flagperf": "flagperf",
+    "meta-llama3": "meta_llama3",
+    "deepseek": "deepseek",
     "any": "unrestricted",
 }
 

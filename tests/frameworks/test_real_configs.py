@@ -158,6 +158,45 @@ def _unwritable(plan: Plan, request: PlanRequest) -> list[str]:
     return [said for said in inexpressible(plan, request) if "dp_shard" in said]
 
 
+# ---- Megatron-Bridge 0.3: its model fields are megatron-core's
+
+
+PROVIDER_FIELDS = {
+    "vocab_size",
+    "seq_length",
+    "share_embeddings_and_output_weights",
+    "position_embedding_type",
+}
+"""Fields that Bridge's GPTModelProvider adds to megatron-core's configuration."""
+
+
+def bridge_model_fields(text: str) -> dict[str, Any]:
+    import torch
+
+    pairs = [line.partition("=") for line in text.splitlines() if line.startswith("model.")]
+    fields = {name.removeprefix("model."): json.loads(value) for name, _, value in pairs}
+    if "pipeline_dtype" in fields:
+        fields["pipeline_dtype"] = {"bf16": torch.bfloat16, "fp16": torch.float16}[fields["pipeline_dtype"]]
+    return {name: value for name, value in fields.items() if name not in PROVIDER_FIELDS}
+
+
+def bridge_reads(text: str) -> None:
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+
+    fields = bridge_model_fields(text)
+    (MLATransformerConfig if fields.get("multi_latent_attention") else TransformerConfig)(**fields)
+
+
+@needs("megatron")
+def test_bridge_overrides_are_fields_of_megatron_core() -> None:
+    complaints = []
+    for plan, request in legal_plans("megatron-bridge", 220):
+        complaint = verdict(bridge_reads, write(plan, request)["overrides.txt"])
+        if complaint:
+            complaints.append((complaint, plan))
+    assert not complaints, complaints[:3]
+
+
 # ---- PyTorch 2.13: the emitted script's mesh in a fake world
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -77,22 +79,25 @@ KEYS: dict[str, Key] = {
 }
 
 
+@cache
+def known_keys() -> frozenset[str]:
+    """Keys of ``base.yml`` and of the configuration types of MaxText 0.2.5."""
+    return frozenset(Path(__file__).with_name("keys.txt").read_text(encoding="utf-8").split())
+
+
 def read(source: str, path: str) -> LaunchFile:
-    """Read a YAML file or a command line. Other keys of ``base.yml`` pass: it has several hundred."""
+    """Read a YAML file or the ``key=value`` words of a command line."""
     try:
         found = yaml_settings(source, path)
     except BadInput:
         found = [
             Found(match.group(1), yaml.safe_load(match.group(2)), path, number)
             for number, line in enumerate(source.splitlines(), 1)
-            for match in re.finditer(r"(?:^|\s)(\w+)=([^\s\\]+)", line)
+            for match in re.finditer(r"(?:^|\s)(\w+)=([\w.+-]+)", line)
         ]
         if not found:
             raise
-    unknown_axis = re.compile(r"^(ici|dcn)_\w+$")
-    rare = {"diloco", "context_usp_ulysses", "context_autoregressive", "autoregressive", "tensor_transpose"}
-    known_rare = {f"{tier}_{axis}_parallelism" for tier in ("ici", "dcn") for axis in rare}
-    return collect("maxtext", found, KEYS, lambda key: key in known_rare or not unknown_axis.match(key), {})
+    return collect("maxtext", found, KEYS, lambda key: key in known_keys(), {})
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:

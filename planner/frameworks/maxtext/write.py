@@ -79,12 +79,12 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
     refuse(PROFILE.name, inexpressible(plan, request))
     launch = Launch(
         version=PROFILE.version,
-        command='-m MaxText.train "$HERE/maxtext.yml" "$@"',
+        command='-m maxtext.trainers.pre_train.train "$HERE/maxtext.yml" "$@"',
         environment={"LIBTPU_INIT_ARGS": ""},
     )
     steps = [
         "Copy `maxtext.yml` to every TPU VM; `base_config` has to point at MaxText's `base.yml`.",
-        "`python3 -m MaxText.train maxtext.yml run_name=<name> base_output_directory=gs://<bucket>` on each.",
+        "On each: `bash torchrun.sh run_name=<name> base_output_directory=gs://<bucket>`.",
     ]
     notes = [
         "JAX places devices on the torus itself; the rank map gives the logical order of the mesh.",
@@ -98,7 +98,10 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
 
 def _python_launch(script: str) -> str:
     """One Python process a TPU VM: JAX finds the others by itself."""
-    return script[: script.index("torchrun --nnodes")] + 'python3 -m MaxText.train "$HERE/maxtext.yml" "$@"\n'
+    return (
+        script[: script.index("torchrun --nnodes")]
+        + 'python3 -m maxtext.trainers.pre_train.train "$HERE/maxtext.yml" "$@"\n'
+    )
 
 
 def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:
