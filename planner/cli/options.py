@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     from planner.request import Question
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
+    """Refuse infinite and not-a-number seconds, which pass any range."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of seconds")
+    return value
+
 
 _PROBLEM = (
     click.option(
@@ -55,7 +64,11 @@ _SEARCH = (
         "--robust", is_flag=True, help="Prefer plans that stay good when the model is a little wrong."
     ),
     click.option(
-        "--time-limit", default=60.0, type=click.FloatRange(min=0.1), help="Seconds to search [60]."
+        "--time-limit",
+        default=60.0,
+        type=click.FloatRange(min=0.1),
+        callback=_finite,
+        help="Seconds to search [60].",
     ),
     click.option("--workers", type=click.IntRange(min=1), help="Solver threads [default: all cores]."),
 )

@@ -80,6 +80,8 @@ def reasons(
         sides = tuple(look(best, request, field, value, seconds if resolve else 0.0) for value in values)
         found.append(_reason(best, request, field, sides))
     found.insert(min(2, len(found)), _data_parallel(best, request))
+    if best.plan.pipeline_parallel > 1:
+        found.append(_without_pipeline(best, request))
     return found
 
 
@@ -180,6 +182,26 @@ def _lower(sentence: str) -> str:
     text = sentence.strip().removesuffix(".")
     first = text.split(" ", 1)[0]
     return text[:1].lower() + text[1:] if first[1:].islower() else text
+
+
+def _without_pipeline(best: Estimate, request: PlanRequest) -> Reason:
+    """Why not the textbook plan: tensor ranks fill the fast domain, replicas do the rest."""
+    from planner.solver.evaluate import evaluate
+
+    wide = changed(best.plan, "tensor_parallel", request.cluster.nvlink_domain, request)
+    plan = changed(wide or best.plan, "pipeline_parallel", 1, request) or wide or best.plan
+    parts = []
+    for stage in (stage for stage in request.framework.limits.zero_stages if stage >= best.plan.zero_stage):
+        sharded = changed(plan, "zero_stage", stage, request)
+        if sharded is None:
+            continue
+        estimate = evaluate(sharded, request)
+        memory = next((v.sentence for v in estimate.violations if v.rule == MEMORY_RULE), "")
+        broken = tuple(v.sentence for v in estimate.violations if v.rule != MEMORY_RULE)
+        parts.append(_lone_words(best, plan_words(sharded), Side(stage, sharded, estimate, broken, memory)))
+    return Reason(
+        "pipeline_parallel", best.plan.pipeline_parallel, (), f"Without a pipeline: {'; '.join(parts)}."
+    )
 
 
 def _data_parallel(best: Estimate, request: PlanRequest) -> Reason:

@@ -147,9 +147,10 @@ def _winning_changes(found: WhyNot) -> tuple[str, ...]:
 def _winning_change(found: WhyNot, parameter: Parameter) -> str:
     assert found.best is not None
     assert found.completion is not None
+    free = found.request.model_copy(update={"pins": ()})
     for factor in FACTORS:
         for signed in (factor, 1.0 / factor):
-            request = parameter.scaled(found.request, signed)
+            request = parameter.scaled(free, signed)
             if request is not None and _wins(found.best.plan, found.completion.plan, request):
                 now, then = parameter.value(found.request), parameter.value(request)
                 return f"It would win over today's best plan with {parameter.name} of {then} (now {now})."
