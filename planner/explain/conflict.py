@@ -25,6 +25,8 @@ BUBBLE = "bubble_stays_within_budget"
 DOMAIN = "tensor_ranks_stay_inside_the_fast_domain"
 ENDLESS_HBM_BYTES = 1e18
 """More than any plan needs."""
+MOST_ROUNDS = 8
+"""Bisections of the HBM; each round at least halves the interval."""
 HBM_PRECISION = 0.01
 """The smallest sufficient HBM is found to this relative precision."""
 
@@ -113,7 +115,9 @@ def least_memory(request: PlanRequest, seconds: float) -> Estimate | None:
     if best is None:
         return None
     low, reserved = request.cluster.usable_hbm_bytes, request.cluster.reserved_hbm_bytes
-    while best.peak_memory_bytes > low * (1 + HBM_PRECISION):
+    for _ in range(MOST_ROUNDS):
+        if best.peak_memory_bytes <= low * (1 + HBM_PRECISION):
+            break
         middle = (low + best.peak_memory_bytes) / 2
         found = _solve(with_hbm_bytes(request, middle + reserved), seconds)
         if found is None:

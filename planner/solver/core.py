@@ -56,6 +56,10 @@ class RuleCore:
                 kept = [other for other in kept if other != name and other in smaller]
         return tuple(kept)
 
+    def is_satisfiable(self, names: Iterable[str]) -> bool:
+        """Whether some setting satisfies these rules together."""
+        return self._sufficient(names) is None
+
     def witness(self, name: str) -> Plan | None:
         """Return a setting that breaks one member of the conflict and satisfies the rest, all if it can."""
         wide = [other for other in self._literals if other != name]

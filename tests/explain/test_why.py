@@ -1,0 +1,175 @@
+"""Reasons, neighbours, counterfactuals, sensitivity and comparison on a toy problem."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.api import complete
+from planner.explain.answer import answer
+from planner.explain.compare import compare
+from planner.explain.loss import time_differences
+from planner.explain.neighbours import adapted, changed, neighbour_values
+from planner.explain.sensitivity import sensitivity_of
+from planner.explain.why import reasons
+from planner.explain.why_not import why_not, why_not_plan
+from planner.report.table import answer_text, comparison_text, why_not_text
+from planner.request import read_pins
+from planner.rules import check
+from planner.solver import solve
+from planner.solver.evaluate import evaluate
+from planner.spec import Plan, PlanRequest
+
+
+@pytest.fixture
+def plan(tiny_dense: PlanRequest) -> Plan:
+    """t=2 p=2 d=2 on 8 GPUs, batch 16 as 8 micro-batches of 1."""
+    return complete({"tensor_parallel": 2, "pipeline_parallel": 2}, tiny_dense)
+
+
+def test_neighbours_follow(tiny_dense: PlanRequest, plan: Plan) -> None:
+    assert neighbour_values(plan, "tensor_parallel", tiny_dense) == (1, 4)
+    wider = changed(plan, "tensor_parallel", 4, tiny_dense)
+    assert wider is not None
+    assert (wider.tensor_parallel, wider.data_parallel, wider.num_microbatches) == (4, 1, 16)
+    flat = changed(plan, "pipeline_parallel", 1, tiny_dense)
+    assert flat is not None
+    assert (flat.schedule, flat.data_parallel, flat.num_microbatches) == ("none", 4, 4)
+    assert flat.shard_group_size == 4
+    assert changed(plan, "tensor_parallel", 3, tiny_dense) is None  # 3 x 2 does not divide 8
+    bigger = changed(plan, "micro_batch", 2, tiny_dense)
+    assert bigger is not None
+    assert bigger.num_microbatches == 4
+
+
+def test_adapted_fits_another_batch(tiny_dense: PlanRequest, plan: Plan) -> None:
+    workload = tiny_dense.workload.model_copy(update={"global_batch": 32})
+    other = adapted(plan, tiny_dense.model_copy(update={"workload": workload}))
+    assert other is not None
+    assert other.num_microbatches == 16
+
+
+def test_every_degree_has_a_reason(tiny_dense: PlanRequest, plan: Plan) -> None:
+    found = reasons(evaluate(plan, tiny_dense), tiny_dense)
+    fields = [reason.field for reason in found]
+    assert {"tensor_parallel", "pipeline_parallel", "data_parallel", "zero_stage", "recompute"} <= set(fields)
+    tensor = next(reason for reason in found if reason.field == "tensor_parallel")
+    assert tensor.sentence.startswith("t=2 (tensor parallel): t=1 ")
+    assert "; t=4 " in tensor.sentence
+
+
+def test_reasons_name_the_rule_and_its_numbers(tiny_dense: PlanRequest) -> None:
+    plan = complete({"tensor_parallel": 4}, tiny_dense)
+    found = reasons(evaluate(plan, tiny_dense), tiny_dense)
+    tensor = next(reason for reason in found if reason.field == "tensor_parallel")
+    # nodes of 4 GPUs
+    assert "t=8 is not allowed: 8 tensor ranks do not fit evenly into the fast domain of 4" in tensor.sentence
+
+
+def test_resolved_reasons_are_no_better_than_the_optimum(tiny_dense: PlanRequest) -> None:
+    best = solve(tiny_dense, top=1).best
+    assert best is not None
+    for reason in reasons(best, tiny_dense, resolve=True, seconds=5):
+        for side in reason.sides:
+            assert side.optimum is None or side.optimum.step_time_s >= best.step_time_s * (1 - 1e-9)
+
+
+def test_answer_and_its_text(tiny_dense: PlanRequest) -> None:
+    found = answer(tiny_dense, solve(tiny_dense, top=2))
+    assert found.exit_code == 0
+    text = answer_text(found)
+    for part in ("Why plan 1", "Time of a step", "What binds", "Proof: optimal"):
+        assert part in text
+
+
+def test_why_not_names_the_loss_term_by_term(tiny_dense: PlanRequest) -> None:
+    request = tiny_dense.model_copy(update={"pins": read_pins({"pp": "4"})})
+    found = why_not(request, seconds=5)
+    assert found.best is not None
+    assert found.completion is not None
+    assert found.completion.plan.pipeline_parallel == 4
+    assert found.loss_pct is not None
+    assert found.loss_pct >= 0
+    change = found.completion.step_time_s - found.best.step_time_s
+    assert sum(row.change for row in found.terms) == pytest.approx(change)
+    assert "Where the time differs" in why_not_text(found)
+
+
+def test_why_not_prices_a_choice_whose_rule_can_be_lifted(tiny_dense: PlanRequest) -> None:
+    request = tiny_dense.model_copy(update={"pins": read_pins({"tp": "8"})})
+    found = why_not(request, seconds=5)
+    assert found.lifted == ("--allow-tp-across-nodes",)
+    assert found.completion is not None
+    assert found.completion.plan.tensor_parallel == 8
+
+
+def test_why_not_explains_a_choice_that_nothing_keeps(tiny_dense: PlanRequest) -> None:
+    request = tiny_dense.model_copy(update={"pins": read_pins({"tp": "3"})})
+    found = why_not(request, seconds=5)
+    assert found.completion is None
+    assert found.conflict is not None
+    assert "pin:--tp 3" in found.conflict.names
+
+
+def test_why_not_a_whole_plan(tiny_dense: PlanRequest, plan: Plan) -> None:
+    found = why_not_plan(plan, tiny_dense, seconds=5)
+    assert found.completion is not None
+    assert found.completion.plan == plan
+
+
+def test_changes_that_make_a_choice_win_do(tiny_dense: PlanRequest) -> None:
+    from planner.explain.changes import PARAMETERS
+    from planner.explain.why_not import FACTORS, _wins
+
+    request = tiny_dense.model_copy(update={"pins": read_pins({"pp": "2"})})
+    found = why_not(request, seconds=5)
+    assert found.best is not None
+    assert found.completion is not None
+    said = [sentence for sentence in found.wins_with if "would win" in sentence]
+    winning = [
+        parameter.name
+        for parameter in PARAMETERS
+        if any(
+            (scaled := parameter.scaled(tiny_dense, factor)) is not None
+            and _wins(found.best.plan, found.completion.plan, scaled)
+            for step in FACTORS
+            for factor in (step, 1 / step)
+        )
+    ]
+    assert len(said) == len(winning)
+
+
+def test_comparison_of_a_plan_with_itself_differs_nowhere(tiny_dense: PlanRequest, plan: Plan) -> None:
+    same = compare(plan, plan, tiny_dense)
+    assert same.settings == []
+    assert same.difference_pct == 0.0
+    other = compare(plan, complete({"tensor_parallel": 4}, tiny_dense), tiny_dense)
+    sizes = [abs(row.change) for row in other.time]
+    assert sizes == sorted(sizes, reverse=True)
+    assert "tensor_parallel" in [row[0] for row in other.settings]
+    assert "Settings that differ" in comparison_text(other)
+
+
+def test_differences_add_up(tiny_dense: PlanRequest, plan: Plan) -> None:
+    one = evaluate(plan, tiny_dense)
+    two = evaluate(complete({"tensor_parallel": 4}, tiny_dense), tiny_dense)
+    total = sum(row.change for row in time_differences(one.time, two.time))
+    assert total == pytest.approx(two.step_time_s - one.step_time_s)
+
+
+@pytest.mark.slow
+def test_sensitivity_finds_a_change_or_says_how_far_it_looked(tiny_dense: PlanRequest) -> None:
+    best = solve(tiny_dense, top=1).best
+    assert best is not None
+    found = sensitivity_of(best, tiny_dense, seconds=5)
+    assert {row.parameter for row in found.rows} >= {"HBM", "network bandwidth", "global batch", "GPUs"}
+    assert found.regret_pct >= 0
+    assert "Robustness" in found.text()
+    for row in found.rows:
+        assert row.factor is not None or row.tried in (4.0, 0.25)
+
+
+def test_checked_neighbours_agree_with_the_rules(tiny_dense: PlanRequest, plan: Plan) -> None:
+    for reason in reasons(evaluate(plan, tiny_dense), tiny_dense):
+        for side in reason.sides:
+            if side.plan is not None:
+                assert bool(side.broken or side.memory) == bool(check(side.plan, tiny_dense))
