@@ -5,16 +5,18 @@ Letters: P parameters of one GPU before sharding, D ranks that share them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from planner.cost.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
+from planner.cost.collectives import Group, all_gather_time, all_reduce_time, reduce_scatter_time
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer_comm import ELEMENT_BYTES, shard_groups
 from planner.cost.setting import Setting
 from planner.cost.states import LocalParameters, shard_ranks
 from planner.cost.work import exposed_time
+from planner.spec.cluster import Cluster
 from planner.spec.request import PlanRequest
 
 OFFLOADED_BYTES = 6.0
@@ -41,21 +43,33 @@ def data_parallel_time(
     ZeRO-2 only gathers here, ZeRO-3 nothing: their other traffic repeats every micro-batch and is part of the
     layer's time.
     """
-    habits, cluster, stage = request.framework.time, request.cluster, setting.zero_stage
+    habits, stage = request.framework.time, setting.zero_stage
     reduce, gather = 0.0, 0.0
     if request.workload.frozen_weights:
         return 0.0 * np.asarray(backward_s)
     for count, group, replicas in shard_groups(local.dense, local.expert, setting):
         gradients = count * habits.gradient_reduce_bytes
         if stage == 1:
-            reduce = reduce + reduce_scatter_time(gradients, group, cluster)
+            reduce = reduce + _in_buckets(reduce_scatter_time, gradients, group, request)
         if stage <= 1:
-            reduce = reduce + all_reduce_time(gradients / np.maximum(group.size, 1.0), replicas, cluster)
+            shard = gradients / np.maximum(group.size, 1.0)
+            reduce = reduce + _in_buckets(all_reduce_time, shard, replicas, request)
         if stage in (1, 2):
-            gather = gather + all_gather_time(count * ELEMENT_BYTES, group, cluster)
+            gather = gather + _in_buckets(all_gather_time, count * ELEMENT_BYTES, group, request)
     overlaps = habits.gradient_sync_overlaps and (stage == 0 or habits.sharded_sync_overlaps)
     hidden_reduce = exposed_time(reduce, backward_s, habits, overlaps)
     return hidden_reduce + exposed_time(gather, forward_s, habits, habits.parameter_gather_overlaps)
+
+
+def _in_buckets(
+    collective: Callable[[Any, Group, Cluster], Any], message_bytes: Any, group: Group, request: PlanRequest
+) -> Any:
+    """Time of a collective that is cut into messages of the framework's bucket size. [s]."""
+    largest = request.framework.time.gradient_bucket_bytes
+    if largest is None:
+        return collective(message_bytes, group, request.cluster)
+    buckets = np.maximum(np.asarray(message_bytes) / largest, 1.0)
+    return buckets * collective(message_bytes / buckets, group, request.cluster)
 
 
 def optimizer_time(local: LocalParameters, setting: Setting, request: PlanRequest) -> Any:

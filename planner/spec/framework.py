@@ -91,6 +91,10 @@ class MemoryHabits(BaseModel):
     """In fp16 training, where it differs: 16 with an fp32 copy of the shard's gradient."""
     sharded_weights_are_master: bool = False
     """FSDP2: the sharded copy is the fp32 master and a unit's 16-bit weights are gathered (16/d in all)."""
+    piped_gradients: Literal["whole", "chunk"] = "whole"
+    """Sharded gradients under a pipeline, where the shard is the master. ``whole``: 16-bit gradients of the whole
+    stage add up on the GPU and are reduced once a step (FSDP2); ``chunk``: fp32 gradients of one model chunk add
+    up over p consecutive micro-batches and are reduced then."""
     loss_saved_bytes: float = 6.0
     """Per logit, kept until the backward pass."""
     loss_peak_bytes: float = 8.0
@@ -106,12 +110,17 @@ class MemoryHabits(BaseModel):
     """Unfused: rotary embedding copies queries, keys and values, and the gate's activation is kept apart."""
     low_precision_activations: bool = True
     """In FP8 training the inputs of products are kept in one byte (Transformer Engine)."""
+    low_precision_gate: bool = False
+    """In FP8 training the inputs of the gated activation are kept in one byte as well."""
+    low_precision_attention_bytes: float = 3.0
+    """Per element of the attention output in FP8 training: 16 bits for its backward pass and a byte for the
+    product that follows, or one shared copy."""
     fused_attention: bool = True
     """False: the s x s scores are kept (before FlashAttention)."""
     dropout_mask_bytes: float = 0.0
     """Per token and hidden element of one layer: 2 with the two dropouts of GPT-2-era training."""
     selective_modules: tuple[str, ...] = ("core_attn",)
-    """What selective recompute covers when the plan does not say."""
+    """What selective recompute covers when the plan does not say; modules that a model lacks do nothing."""
     checkpoint_bytes: float = 2.0
     """Per token and hidden element that a fully recomputed layer keeps."""
     keeps_expert_output: bool = False
@@ -172,6 +181,8 @@ class TimeHabits(BaseModel):
     """Share of a hidden collective's time that computation loses to it (multiprocessors, HBM, power)."""
     gradient_reduce_bytes: float = 4.0
     """Per parameter, in the gradient reduction."""
+    gradient_bucket_bytes: float | None = Field(default=None, gt=0)
+    """Largest message of gradient reduction and parameter gathering outside the layers; None: all at once."""
     pipeline_sends_overlap: bool = True
     """In the steady state of interleaved schedules."""
     scatters_sends: bool = False
@@ -192,7 +203,7 @@ class TimeHabits(BaseModel):
     """Host time of the engine per micro-batch on a pipeline rank that nothing hides. [s]"""
 
     expert_kernel_efficiency: float = Field(default=1.0, gt=0)
-    """Rate of the experts' grouped products over plain ones (padding, many small problems, uneven experts)."""
+    """Rate of the experts' grouped products over plain ones (padding, many small problems)."""
     kernels_per_layer: float = 60.0
     """Launches of one layer's forward pass; the backward pass has twice as many. The host-bound floor."""
     kernels_per_moe_layer: float = 150.0
