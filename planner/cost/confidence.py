@@ -36,8 +36,8 @@ BANDS_PCT: dict[tuple[str, Architecture, Width], float] = {
     ("amd", "experts", "16-bit"): 27.0,
     ("tpu", "dense", "16-bit"): 11.0,
 }
-"""80th percentile of the absolute error by generation, architecture and number format, rounded up; the sweep's
-own cluster, where many points are failures of a run, is left out."""
+"""80th percentile of the absolute error by generation, architecture and number format, rounded up; the
+sweep's own cluster, where many points are failures of a run, is left out."""
 OTHER_BAND_PCT = 30.0
 """For what no published run covers."""
 

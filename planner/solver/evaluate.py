@@ -5,23 +5,20 @@ The solver's objective is this function's step time; nothing here imports ortool
 
 from __future__ import annotations
 
+from planner.cost.confidence import error_band_pct, outside_calibration
 from planner.cost.flops import mfu
 from planner.cost.memory import memory
 from planner.cost.stage import with_stages
-from planner.cost.step import step_time
+from planner.cost.step import step_time, tight_memory_factor
 from planner.cost.terms import Memory
+from planner.errors import BadInput
 from planner.rules import check
 from planner.rules.memory import has_priceable_stages
 from planner.rules.rule import Rule
 from planner.rules.stages import STAGE_RULES
-from planner.errors import BadInput
 from planner.solver.result import Estimate
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
-
-ERROR_BAND_PCT = {"measured": 8.0, "fitted": 8.0, "vendor": 15.0, "assumed": 20.0}
-"""Expected error of the step time by the weakest origin among the accelerator's speed tables; set from the
-median (measured, fitted) and upper-quartile errors of ``validate`` on published runs."""
 
 
 def evaluate(plan: Plan, request: PlanRequest) -> Estimate:
@@ -60,8 +57,8 @@ def evaluate(plan: Plan, request: PlanRequest) -> Estimate:
         mfu=mfu(
             request.model, request.workload.seq_length, tokens_per_s_per_gpu, _peak_flop_per_s(plan, request)
         ),
-        error_band_pct=_error_band_pct(request),
-        notes=_notes(plan, request),
+        error_band_pct=error_band_pct(request, plan),
+        notes=_notes(plan, request, stages),
     )
 
 
@@ -80,14 +77,16 @@ def _shape_sentence(plan: Plan, request: PlanRequest) -> str:
     return f"{broken[0].broken_sentence(plan, request)}."
 
 
-def _error_band_pct(request: PlanRequest) -> float:
-    accelerator = request.cluster.accelerator
-    tables = [*accelerator.gemm.values(), *accelerator.attention.values(), *request.cluster.links]
-    return max(ERROR_BAND_PCT[table.origin] for table in tables)
-
-
-def _notes(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+def _notes(plan: Plan, request: PlanRequest, stages: tuple[Memory, ...]) -> tuple[str, ...]:
+    """Say what the figures leave out: idle GPUs, a full allocator, no measured run near the plan."""
+    notes = []
     idle = request.cluster.num_gpus - plan.num_gpus
-    if idle <= 0:
-        return ()
-    return (f"{idle} of {request.cluster.num_gpus} GPUs stay idle.",)
+    if idle > 0:
+        notes.append(f"{idle} of {request.cluster.num_gpus} GPUs stay idle.")
+    slowdown = tight_memory_factor(_peak(stages), request)
+    if slowdown > 1:
+        notes.append(
+            f"Memory is nearly full: runs of {request.framework.name} this full were {slowdown:g} times slower."
+        )
+    outside = outside_calibration(request, plan)
+    return tuple(notes) if outside is None else (*notes, outside)

@@ -254,7 +254,7 @@ class Fit:
         self.errors = np.array([log_error(sample, self.values) for sample in self.rows])
 
     def run(self, sweeps: int, width: float = 1.0, only: str = "") -> Values:
-        """Improve every constant (of owner ``only``) ``sweeps`` times, with steps that shrink from ``width``."""
+        """Improve every constant (of owner ``only``) ``sweeps`` times, steps shrinking from ``width``."""
         chosen = [constant for constant in CONSTANTS if only in ("", constant.owner)]
         for sweep in range(sweeps):
             for constant in chosen:
