@@ -85,8 +85,7 @@ def _notes(plan: Plan, request: PlanRequest, stages: tuple[Memory, ...]) -> tupl
         notes.append(f"{idle} of {request.cluster.num_gpus} GPUs stay idle.")
     slowdown = tight_memory_factor(_peak(stages), request)
     if slowdown > 1:
-        notes.append(
-            f"Memory is nearly full: runs of {request.framework.name} this full were {slowdown:g} times slower."
-        )
+        name = request.framework.name
+        notes.append(f"Memory is nearly full: measured {name} runs this full were {slowdown:g} times slower.")
     outside = outside_calibration(request, plan)
     return tuple(notes) if outside is None else (*notes, outside)
