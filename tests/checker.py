@@ -1,6 +1,8 @@
-"""An independent check of a returned plan, from the definitions alone: no solver, no rule and no shared helper.
+"""An independent check of a returned plan, from the definitions alone: no solver, no rule and no shared
+helper.
 
-Arithmetic that every legal plan satisfies under every framework, and the prices of the cost module. What only some
+Arithmetic that every legal plan satisfies under every framework, and the prices of the cost module. What
+only some
 frameworks demand is left to the rules' own tests.
 """
 

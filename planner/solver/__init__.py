@@ -1,4 +1,5 @@
-"""The solver: ``solve`` finds and proves the best plans, ``evaluate`` prices one. ortools loads inside ``solve``."""
+"""The solver: ``solve`` finds and proves the best plans, ``evaluate`` prices one. ortools loads inside
+``solve``."""
 
 from __future__ import annotations
 
@@ -33,10 +34,18 @@ def solve(
         Called with each improved best plan and the seconds since the start.
     """
     import os
+    import time
 
+    from planner.solver.goals import is_series, solve_series
     from planner.solver.search import Search
 
-    return Search(request, top, time_limit_s, workers or os.cpu_count() or 1, on_plan).run()
+    threads = workers or os.cpu_count() or 1
+    deadline = time.monotonic() + time_limit_s
+
+    def search(asked: PlanRequest) -> PlanResult:
+        return Search(asked, top, max(deadline - time.monotonic(), 0.0), threads, on_plan).run()
+
+    return solve_series(request, search) if is_series(request) else search(request)
 
 
 __all__ = ["Estimate", "PlanResult", "evaluate", "solve"]

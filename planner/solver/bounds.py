@@ -44,7 +44,8 @@ class Busiest:
 
 @dataclass(frozen=True)
 class PipelineBound:
-    """Lower bounds of the makespan: of layouts whose busiest rank is as light as can be, and of all others. [s]"""
+    """Lower bounds of the makespan: of layouts whose busiest rank is as light as can be, and of all others.
+    [s]."""
 
     least: Floats
     others: Floats
@@ -68,8 +69,10 @@ def pipeline_bound(rows: Rows, work: WorkTimes, extra_layer_s: Any = 0.0) -> Pip
 
     Notes
     -----
-    Layouts either keep the busiest rank at its least value U, or raise it to the next one U'. In the first case
-    the last rank, whose share is at least W - (p - 1) U, gives the entry bounds above; in the second T >= m U'.
+    Layouts either keep the busiest rank at its least value U, or raise it to the next one U'. In the first
+    case
+    the last rank, whose share is at least W - (p - 1) U, gives the entry bounds above; in the second T >= m
+    U'.
     """
     m = rows.values("num_microbatches").astype(np.float64)
     busiest = busiest_seconds(rows, work, extra_layer_s)
@@ -80,7 +83,7 @@ def pipeline_bound(rows: Rows, work: WorkTimes, extra_layer_s: Any = 0.0) -> Pip
 
 
 def whole_model_seconds(work: WorkTimes, extra_layer_s: Any) -> Floats:
-    """W: one micro-batch through the whole model, without what every rank pays anyway. [s]"""
+    """W: one micro-batch through the whole model, without what every rank pays anyway. [s]."""
     return np.asarray(work.layer_seconds + work.ends_seconds + extra_layer_s * sum(work.counts.values()))
 
 
@@ -91,7 +94,8 @@ def busiest_seconds(rows: Rows, work: WorkTimes, extra_layer_s: Any = 0.0) -> Bu
     -----
     With one kind of layer a rank that holds n of them and an end works n u + end, so the busiest rank's
     work is one of these values, the smallest for which all ranks together have room for L layers; the
-    next one up is the smallest of these values above it. With several kinds the mean W / p, and the fullest rank's
+    next one up is the smallest of these values above it. With several kinds the mean W / p, and the fullest
+    rank's
     share of each kind, bound it. Two-way schedules average two ranks: the mean is all that holds.
     """
     p = rows.values("pipeline_parallel").astype(np.float64)
@@ -125,7 +129,8 @@ def _end_seconds(rows: Rows, work: WorkTimes) -> tuple[Floats, Floats]:
 
 
 def _levels(mean: Floats, layer: Floats, ends: tuple[Floats, Floats]) -> list[Floats]:
-    """Values n u, n u + first end, n u + last end around the mean; some level within one layer of it suffices."""
+    """Values n u, n u + first end, n u + last end around the mean; some level within one layer of it
+    suffices."""
     levels = []
     for end in (0.0, *ends):
         least = np.maximum(np.ceil((mean - end) / layer * (1 - 1e-12)), 0.0)
@@ -134,7 +139,8 @@ def _levels(mean: Floats, layer: Floats, ends: tuple[Floats, Floats]) -> list[Fl
 
 
 def _room(rows: Rows, layer: Floats, ends: tuple[Floats, Floats], level: Floats) -> Floats:
-    """Layers that all ranks together hold when none works more than ``level``; -inf when an end alone is more."""
+    """Layers that all ranks together hold when none works more than ``level``; -inf when an end alone is
+    more."""
     p = rows.values("pipeline_parallel").astype(np.float64)
     slack = 1 + 1e-9
 
@@ -183,11 +189,12 @@ def _in(rows: Rows, schedules: Any) -> Any:
 
 
 def tail_bound(rows: Rows, work: WorkTimes, busiest: Floats, request: PlanRequest) -> Floats:
-    """Lower bound of synchronisation and optimizer where the busiest rank works ``busiest``. [s]
+    """Lower bound of synchronisation and optimizer where the busiest rank works ``busiest``. [s].
 
     Notes
     -----
-    The pace-setting rank then holds (U - end) / u layers: one of three ranks (first, inner, last), and the cheapest
+    The pace-setting rank then holds (U - end) / u layers: one of three ranks (first, inner, last), and the
+    cheapest
     counts. The bound uses the largest computation that can hide the exchange, U in either direction. One
     pipeline rank holds everything: exact. With several kinds of layer and a pipeline nothing is assumed.
     """
@@ -226,7 +233,7 @@ def _tail_of_group(
 
 
 def _everything(work: WorkTimes) -> Floats:
-    """One micro-batch on a single rank that holds the whole model, without recompute. [s]"""
+    """One micro-batch on a single rank that holds the whole model, without recompute. [s]."""
     return work.layer_seconds + work.ends_seconds + work.engine.total
 
 

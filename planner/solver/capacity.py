@@ -1,11 +1,13 @@
 """How many layers each pipeline rank can hold: memory of all layouts at once, for many settings.
 
-Memory of a rank is linear in its layers and in how many of them are recomputed, but for transients that depend
+Memory of a rank is linear in its layers and in how many of them are recomputed, but for transients that
+depend
 only on whether there are any. A few priced loads therefore give every load:
 
     bytes(n, x) = fixed + n * layer - x * saved        (x recomputed layers; ``fixed`` differs for x = 0)
 
-``layer`` and ``saved`` grow linearly with the micro-batches that the rank keeps in flight, so two ranks give all ranks.
+``layer`` and ``saved`` grow linearly with the micro-batches that the rank keeps in flight, so two ranks
+give all ranks.
 With several kinds of layer the smallest figure stands for each: a lower bound of what any mix needs.
 """
 
@@ -31,7 +33,8 @@ MOST_LAYERS = 1_000_000.0
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of a rank's loads; where an axis comes first, it is rank 0 and the last rank; the other is the settings."""
+    """Bytes of a rank's loads; where an axis comes first, it is rank 0 and the last rank; the other is the
+    settings."""
 
     fixed: Floats
     """What no load avoids, without the ends of the model."""
@@ -127,11 +130,13 @@ def _ends(
 
 
 def busiest_recomputing(rows: Rows, work: WorkTimes, request: PlanRequest) -> Floats:
-    """Lower bound of the busiest rank's seconds per micro-batch where memory forces recompute; 0 elsewhere. [s]
+    """Lower bound of the busiest rank's seconds per micro-batch where memory forces recompute; 0 elsewhere.
+    [s].
 
     Notes
     -----
-    With f free bytes, l bytes and u seconds a layer, s bytes saved and r seconds paid for each recomputed one, a rank
+    With f free bytes, l bytes and u seconds a layer, s bytes saved and r seconds paid for each recomputed
+    one, a rank
     that works at most A seconds on layers holds at most the smallest of A/u, (A + r f/s) / (u + r l/s)
     and f / (l - s) layers, fractions allowed. U is the least A + ends for which all ranks hold L together.
     """

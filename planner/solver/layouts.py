@@ -1,13 +1,15 @@
 """Layouts worth pricing first, and all layouts where a framework can write down only a few.
 
 The solver's layouts: one chunk a rank may hold any number of layers. With several chunks a rank, every
-stage but the first and the last holds q or q + 1 layers, q = layers / stages rounded down (at least 1), and these two
+stage but the first and the last holds q or q + 1 layers, q = layers / stages rounded down (at least 1), and
+these two
 at most q + 1: relief at the ends, as frameworks offer it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from planner.solver.price import SettingPrice
 
@@ -24,11 +26,44 @@ def counts_allowed(price: SettingPrice, stage: int) -> tuple[int, int]:
 
 
 def framework_layouts(price: SettingPrice) -> Iterator[tuple[int, ...]] | None:
-    """Every layout that a framework with ``even`` or ``ends`` layouts can write; None where any layout goes."""
+    """Every layout that a framework with ``even`` or ``ends`` layouts can write; None where any layout
+    goes."""
     uneven = price.request.framework.limits.uneven_stages
     if price.p == 1 or uneven == "any":
         return None if price.p > 1 and uneven == "any" else iter([_one_rank(price)])
     return _even_or_ends(price, ends=uneven == "ends")
+
+
+def all_layouts(price: SettingPrice, most: int) -> Iterator[tuple[int, ...]] | None:
+    """Every layout of the solver's space, None when there are more than ``most``."""
+    ranges = tuple(counts_allowed(price, stage) for stage in range(len(price.order)))
+    if len(ranges) > most or _number(ranges, price.request.model.num_layers) > most:
+        return None
+    return _fill(ranges, price.request.model.num_layers)
+
+
+@lru_cache(maxsize=4096)
+def _number(ranges: tuple[tuple[int, int], ...], layers: int) -> int:
+    """Ways to choose one count in each range with the sum ``layers``."""
+    ways = [1, *([0] * layers)]
+    for least, highest in ranges:
+        ways = [
+            sum(ways[total - count] for count in range(least, min(highest, total) + 1))
+            for total in range(layers + 1)
+        ]
+    return ways[layers]
+
+
+def _fill(ranges: tuple[tuple[int, int], ...], layers: int) -> Iterator[tuple[int, ...]]:
+    if not ranges:
+        if layers == 0:
+            yield ()
+        return
+    (least, highest), rest = ranges[0], ranges[1:]
+    fewest, most = sum(low for low, _ in rest), sum(high for _, high in rest)
+    for count in range(max(least, layers - most), min(highest, layers - fewest) + 1):
+        for counts in _fill(rest, layers - count):
+            yield (count, *counts)
 
 
 def _one_rank(price: SettingPrice) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""The master model: CP-SAT picks one setting of the candidate table under every rule, the best by the objective.
+"""The master model: CP-SAT picks one setting of the candidate table under every rule, the best by the
+objective.
 
 Each row of the table is a setting with its objective: the exact price where it is known, a lower bound
 elsewhere. The fields are integer variables named like the plan's, tied to the chosen row; every rule over
@@ -59,21 +60,19 @@ class Master:
         objective
             One whole number a row.
         scores
-            Lower is simpler. Rows within the factor ``near`` of the least objective compete by score, then objective.
+            Lower is simpler. Rows within the factor ``near`` of the least objective compete by score, then
+            objective.
+
+        Equal rows go by their order in the table, so the answer does not depend on the solver's threads.
         """
-        fastest = self._minimize(objective, None)
+        rows = range(len(objective))
+        fastest = self._minimize([objective[row] * len(objective) + row for row in rows], None)
         if fastest is None or scores is None:
             return fastest
         limit = int(objective[fastest] * near)
-        ranked = sorted({score for score in scores})
-        scale = 2 * limit + 1
-        combined = [
-            ranked.index(score) * scale + min(value, limit + 1)
-            if value <= limit
-            else len(ranked) * scale + limit
-            for score, value in zip(scores, objective, strict=True)
-        ]
-        return self._minimize(combined, fastest)
+        order = sorted(rows, key=lambda row: (objective[row] > limit, scores[row], objective[row], row))
+        place = {row: index for index, row in enumerate(order)}
+        return self._minimize([place[row] for row in rows], fastest)
 
     def _minimize(self, objective: list[int], hint: int | None) -> int | None:
         self._model.clear_objective()

@@ -1,6 +1,7 @@
 """The exact price of any layout of one setting, from the setting's row in the tables.
 
-The same sum as ``cost.step.step_time``, with the phases of layers taken from the table instead of priced again:
+The same sum as ``cost.step.step_time``, with the phases of layers taken from the table instead of priced
+again:
 makespan of the simulated schedule, sends, synchronisation and optimizer of the pace-setting rank, overhead.
 """
 
@@ -8,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from math import inf
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,16 +18,17 @@ import numpy as np
 from planner.cost.data_parallel import data_parallel_time, optimizer_offload_time, optimizer_time
 from planner.cost.memory import stage_memory
 from planner.cost.orders import BIDIRECTIONAL
-from planner.cost.schedule import simulate
+from planner.cost.schedule import Timeline, simulate
 from planner.cost.setting import Settings
 from planner.cost.stage import ChunkLoad, stage_order
 from planner.cost.states import load_local_parameters
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
 from planner.solver.tables import WorkTimes
 from planner.spec.model import LayerKind
-from planner.spec.plan import Plan, StagePlan
+from planner.spec.plan import Plan, Schedule, StagePlan
 from planner.spec.request import PlanRequest
 
+Times = tuple[tuple[float, ...], ...]
 Phase = tuple[float, float, float, float]
 """Forward, input gradient, weight gradient, recompute. [s]"""
 
@@ -63,14 +66,16 @@ class SettingPrice:
         )
         return Plan(**self.values, stages=stages)
 
-    def seconds(self, layout: Layout) -> float:
-        """Step time of the layout. [s]"""
+    def seconds(self, layout: Layout, worth_s: float = inf) -> float:
+        """Step time of the layout, or some time not below ``worth_s`` that it takes at least. [s]."""
         loads = self.loads(layout)
         forward, inputs, weights = self._matrices(loads)
-        timeline = simulate(self.schedule, forward, inputs, weights, self.m)
+        timeline = self._timeline(forward, inputs, weights)
         pace = int(np.argmax(timeline.busy_s))
         busy = timeline.busy_s[pace]
         makespan = busy + max(timeline.step_s(self.schedule) - busy, 0.0)
+        if (least := self.finish(makespan, 0.0)) >= worth_s:
+            return least
         ranks = [pace, self.p - 1 - pace] if self.schedule in BIDIRECTIONAL else [pace]
         share = 1.0 / len(ranks)
         forward_s = share * sum(sum(forward[rank]) for rank in ranks)
@@ -78,15 +83,20 @@ class SettingPrice:
         merged = _merged(chunk for rank in ranks for chunk in loads[rank])
         return self.finish(makespan, self.tail(merged, forward_s, backward_s))
 
+    def _timeline(self, *matrices: list[list[float]]) -> Timeline:
+        """The simulated schedule; settings that differ only in sharding share it."""
+        frozen = tuple(tuple(tuple(row) for row in matrix) for matrix in matrices)
+        return _simulated(self.schedule, *frozen, self.m)
+
     def tail(self, load: ChunkLoad, forward_s: float, backward_s: float) -> float:
-        """Synchronisation and optimizer of the pace-setting rank. [s]"""
+        """Synchronisation and optimizer of the pace-setting rank. [s]."""
         local = load_local_parameters(load, self.setting, self.request)
         exposed = data_parallel_time(local, self.setting, self.request, forward_s, backward_s)
         exposed = exposed + optimizer_time(local, self.setting, self.request)
         return float(exposed + optimizer_offload_time(local, self.setting, self.request))
 
     def finish(self, makespan_s: float, tail_s: float) -> float:
-        """The step of a pipeline's makespan and what follows it. [s]"""
+        """The step of a pipeline's makespan and what follows it. [s]."""
         return (makespan_s + tail_s + self._fixed_s) * self._growth
 
     @cached_property
@@ -120,7 +130,7 @@ class SettingPrice:
         return loads
 
     def rank_bytes(self, layout: Layout) -> list[float]:
-        """Peak memory of every rank. [byte]"""
+        """Peak memory of every rank. [byte]."""
         return [
             float(stage_memory(_merged(chunks), self.setting, self.request, rank).total)
             for rank, chunks in enumerate(self.loads(layout))
@@ -133,7 +143,7 @@ class SettingPrice:
         to the setting without. Where the user rules that one out, every layer is recomputed.
         """
         ranks = [_merged(chunks) for chunks in self.loads(Layout(layers, (0,) * self.p))]
-        fitting = [self._fitting(load, rank) for rank, load in enumerate(ranks)]
+        fitting = self._fitting(ranks)
         held = [int(load.num_layers) for load in ranks]
         if not all(fitting):
             return None
@@ -154,23 +164,40 @@ class SettingPrice:
             return (min(common),) * self.p
         return tuple(held) if all(h in fits for h, fits in zip(held, fitting, strict=True)) else None
 
-    def _fitting(self, load: ChunkLoad, rank: int) -> list[int]:
-        """Counts of recomputed layers with which the load fits on the rank, ascending."""
-        most = int(load.num_layers) if self.values["recompute"] != "none" else 0
-        key = (rank, tuple(load.layers.items()), load.embedding, load.head)
-        if key not in self._fits:
-            tried = np.arange(most + 1)
-            varied = ChunkLoad(load.layers, tried, load.embedding, load.head, load.mtp)
-            total = np.broadcast_to(stage_memory(varied, self.setting, self.request, rank).total, tried.shape)
-            fits = np.flatnonzero(total <= self.request.cluster.usable_hbm_bytes)
+    def _fitting(self, ranks: list[ChunkLoad]) -> list[list[int]]:
+        """Counts of recomputed layers with which each rank's load fits, ascending."""
+        fits: list[list[int]] = [[] for _ in ranks]
+        groups: dict[frozenset[LayerKind], list[int]] = {}
+        for rank, load in enumerate(ranks):
+            groups.setdefault(frozenset(load.layers), []).append(rank)
+        for kinds, members in groups.items():
+            loads = [ranks[rank] for rank in members]
+            held = np.array([[load.num_layers] for load in loads])
+            most = int(held.max(initial=0)) if self.values["recompute"] != "none" else 0
+            tried = np.arange(most + 1)[None, :]
+            total = self._bytes(kinds, loads, tried, np.array(members)[:, None])
+            allowed = (total <= self.request.cluster.usable_hbm_bytes) & (tried <= held)
             if not self.request.framework.limits.partial_recompute:
-                fits = fits[(fits == 0) | (fits == most)]
-            self._fits[key] = [int(count) for count in fits]
-        return self._fits[key]
+                allowed &= (tried == 0) | (tried == held)
+            for rank, row in zip(members, allowed, strict=True):
+                fits[rank] = np.flatnonzero(row).tolist()
+        return fits
 
-    @cached_property
-    def _fits(self) -> dict[Any, list[int]]:
-        return {}
+    def _bytes(self, kinds: frozenset[LayerKind], loads: list[ChunkLoad], tried: Any, ranks: Any) -> Any:
+        """Peak memory as [load, recomputed layers]. [byte]."""
+
+        def column(values: list[Any]) -> Any:
+            return np.array(values)[:, None]
+
+        load = ChunkLoad(
+            {kind: column([load.layers[kind] for load in loads]) for kind in kinds},
+            tried,
+            column([load.embedding for load in loads]),
+            column([load.head for load in loads]),
+            column([load.mtp for load in loads]),
+        )
+        total = stage_memory(load, self.setting, self.request, ranks).total
+        return np.broadcast_to(total, (len(loads), tried.shape[1]))
 
     @cached_property
     def may_skip_recompute(self) -> bool:
@@ -190,7 +217,7 @@ class SettingPrice:
         return tuple([[phase[index] for phase in chunks] for chunks in phases] for index in range(3))
 
     def chunk_phases(self, load: ChunkLoad) -> tuple[float, float, float]:
-        """Forward, input-gradient (recompute included) and weight-gradient time of a chunk. [s]"""
+        """Forward, input-gradient (recompute included) and weight-gradient time of a chunk. [s]."""
         total = [self.engine[phase] for phase in range(3)]
         share = load.recompute_layers / max(load.num_layers, 1e-12)
         for kind, count in load.layers.items():
@@ -201,6 +228,11 @@ class SettingPrice:
         for phase in range(3):
             total[phase] += self.first[phase] * load.embedding + self.last[phase] * load.head
         return total[0], total[1], total[2]
+
+
+@lru_cache(maxsize=4096)
+def _simulated(schedule: Schedule, forward: Times, inputs: Times, weights: Times, m: int) -> Timeline:
+    return simulate(schedule, forward, inputs, weights, m)
 
 
 def _phase(phases: Any, index: int) -> Phase:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from planner.rules import Violation
 
 Status = Literal["optimal", "feasible", "infeasible", "time-limit"]
-"""``optimal``: no legal plan is better (the bound meets). ``feasible``: stopped early, ``gap_pct`` says how far
+"""``optimal``: no legal plan is better (the bound meets). ``feasible``: stopped early, ``gap_pct`` says how
+far
 the bound is. ``infeasible``: no legal plan exists. ``time-limit``: stopped before any plan was found."""
 
 

@@ -1,7 +1,8 @@
 """The scan: every setting is bounded, in bulk, and the few that could be among the best are handed on.
 
 Settings grow field by field (work of a layer; degrees and batch; schedule; recompute; sharding). After each
-step a lower bound of the objective drops what cannot beat the limit. A dropped row is safe to drop: its bound is
+step a lower bound of the objective drops what cannot beat the limit. A dropped row is safe to drop: its
+bound is
 below the price of every completion, and the limit is the price of a plan already in hand.
 """
 
@@ -32,7 +33,7 @@ from planner.spec.request import PlanRequest
 
 @dataclass(frozen=True)
 class Candidates:
-    """Settings with a lower bound of each one's step time over all its layouts. [s]"""
+    """Settings with a lower bound of each one's step time over all its layouts. [s]."""
 
     rows: Rows
     bound_s: Floats
@@ -59,7 +60,7 @@ class Scan:
 
     @cached_property
     def steady_s(self) -> Floats:
-        """Lower bound of every completion of each work row, ascending. [s]"""
+        """Lower bound of every completion of each work row, ascending. [s]."""
         return self._sorted[2]
 
     @cached_property

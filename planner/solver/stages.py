@@ -1,21 +1,40 @@
-"""The stage model: how many layers each stage holds, and how many of them each rank recomputes, for one setting."""
+"""The stages of one setting: how many layers each holds, and how many of them each rank recomputes."""
 
 from __future__ import annotations
 
-from planner.solver.layouts import framework_layouts, near_even
+from planner.solver.layouts import all_layouts, framework_layouts, near_even
 from planner.solver.price import Layout, SettingPrice
+from planner.solver.scale import MICROSECOND_S
+
+MOST_LAYOUTS = 64
+"""Up to so many layouts of one setting are all priced; beyond, the balanced one stands for them."""
 
 
-def best_layout(price: SettingPrice, bound_us: int, worth_us: int, deadline: float) -> Layout | None:
-    """The layout with the least step time; None when there is none."""
+def best_layout(price: SettingPrice, worth_us: int) -> tuple[float, Layout] | None:
+    """The layout with the least step time [s], if one is below ``worth_us`` and fits.
+
+    Every layout is priced where the framework can write down only a few, or the model has only a few.
+    Otherwise it is the balanced one.
+    """
     layouts = framework_layouts(price)
+    if layouts is None:
+        layouts = all_layouts(price, MOST_LAYOUTS) or iter([near_even(price)])
     best: tuple[float, Layout] | None = None
-    for layers in layouts if layouts is not None else [near_even(price)]:
+    worth_s = worth_us * MICROSECOND_S
+    for layers in layouts:
+        least_s = price.seconds(Layout(layers, (0,) * price.p), worth_s) if price.p * price.v > 1 else 0.0
+        if least_s >= worth_s:
+            continue
         recomputed = price.least_recomputed(layers)
         if recomputed is None:
             continue
         layout = Layout(layers, recomputed)
-        seconds = price.seconds(layout)
-        if best is None or seconds < best[0]:
-            best = (seconds, layout)
-    return None if best is None else best[1]
+        seconds = price.seconds(layout, worth_s) if any(recomputed) or not least_s else least_s
+        if seconds < worth_s:
+            best, worth_s = (seconds, layout), seconds
+    return best
+
+
+def is_exhaustive(price: SettingPrice) -> bool:
+    """Whether ``best_layout`` prices every layout of the setting."""
+    return framework_layouts(price) is not None or all_layouts(price, MOST_LAYOUTS) is not None

@@ -83,7 +83,8 @@ class Phases:
 
 @dataclass(frozen=True)
 class WorkTimes:
-    """Phases of one layer of each kind and of the two ends of the model (the MTP modules stand at the last)."""
+    """Phases of one layer of each kind and of the two ends of the model (the MTP modules stand at the
+    last)."""
 
     layers: dict[LayerKind, Phases]
     first: Phases
@@ -96,8 +97,8 @@ class WorkTimes:
     def take(self, chosen: npt.NDArray[Any]) -> WorkTimes:
         """The entries of some rows."""
         layers = {kind: phases.take(chosen) for kind, phases in self.layers.items()}
-        ends = (phases.take(chosen) for phases in (self.first, self.last, self.engine))
-        return WorkTimes(layers, *ends, self.counts)
+        first, last, engine = (phases.take(chosen) for phases in (self.first, self.last, self.engine))
+        return WorkTimes(layers, first, last, engine, self.counts)
 
     def put(self, chosen: npt.NDArray[Any], other: WorkTimes) -> None:
         """Replace the entries of some rows."""
@@ -109,17 +110,17 @@ class WorkTimes:
 
     @property
     def layer_seconds(self) -> Floats:
-        """All layers together, without recompute. [s]"""
-        return np.sum([self.counts[kind] * phases.total for kind, phases in self.layers.items()], axis=0)
+        """All layers together, without recompute. [s]."""
+        return np.asarray(sum(self.counts[kind] * phases.total for kind, phases in self.layers.items()))
 
     @property
     def recompute_seconds(self) -> Floats:
-        """Recomputing all layers. [s]"""
-        return np.sum([self.counts[kind] * phases.recompute for kind, phases in self.layers.items()], axis=0)
+        """Recomputing all layers. [s]."""
+        return np.asarray(sum(self.counts[kind] * phases.recompute for kind, phases in self.layers.items()))
 
     @property
     def ends_seconds(self) -> Floats:
-        """Both ends together. [s]"""
+        """Both ends together. [s]."""
         return self.first.total + self.last.total
 
 
@@ -129,12 +130,13 @@ def work_times(rows: Rows, request: PlanRequest) -> WorkTimes:
     Notes
     -----
     Without a schedule in the rows, the one that hides most is assumed, and without a ZeRO stage the one that
-    communicates least in a micro-batch (0 or 1): both make the price a lower bound of every completion of the row.
+    communicates least in a micro-batch (0 or 1): both make the price a lower bound of every completion of
+    the row.
     """
     counts = Counter(request.model.layer_kinds)
     layers = {kind: Phases.zeros(len(rows)) for kind in counts}
     first, last, engine = (Phases.zeros(len(rows)) for _ in range(3))
-    fixed = {} if "schedule" in rows.codes else {"schedule": most_hiding(request)}
+    fixed: dict[str, Any] = {} if "schedule" in rows.codes else {"schedule": most_hiding(request)}
     for chosen, setting in settings_by_category(rows, **fixed):
         units = unit_times(setting, request)
         for kind, phases in layers.items():
@@ -152,7 +154,7 @@ def most_hiding(request: PlanRequest) -> str:
 
 
 def steady_seconds(rows: Rows, work: WorkTimes, request: PlanRequest) -> Floats:
-    """Lower bound of the step time of every completion of work rows. [s]
+    """Lower bound of the step time of every completion of work rows. [s].
 
     Notes
     -----
