@@ -1,0 +1,1 @@
+"""The questions, one module a section of the chapter: ``KINDS`` draw numbers, ``SYLLABUS`` is fixed."""
