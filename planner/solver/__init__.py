@@ -1,5 +1,4 @@
-"""The solver: ``solve`` finds and proves the best plans, ``evaluate`` prices one. ortools loads inside
-``solve``."""
+"""``solve`` finds and proves the best plans, ``evaluate`` prices one; ortools loads inside ``solve``."""
 
 from __future__ import annotations
 

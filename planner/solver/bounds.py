@@ -44,8 +44,7 @@ class Busiest:
 
 @dataclass(frozen=True)
 class PipelineBound:
-    """Lower bounds of the makespan: of layouts whose busiest rank is as light as can be, and of all others.
-    [s]."""
+    """Lower bounds of the makespan: of layouts with the lightest busiest rank, and of all others. [s]."""
 
     least: Floats
     others: Floats
@@ -129,8 +128,7 @@ def _end_seconds(rows: Rows, work: WorkTimes) -> tuple[Floats, Floats]:
 
 
 def _levels(mean: Floats, layer: Floats, ends: tuple[Floats, Floats]) -> list[Floats]:
-    """Values n u, n u + first end, n u + last end around the mean; some level within one layer of it
-    suffices."""
+    """Values n u, n u + first end, n u + last end around the mean, one of which suffices."""
     levels = []
     for end in (0.0, *ends):
         least = np.maximum(np.ceil((mean - end) / layer * (1 - 1e-12)), 0.0)
@@ -139,8 +137,7 @@ def _levels(mean: Floats, layer: Floats, ends: tuple[Floats, Floats]) -> list[Fl
 
 
 def _room(rows: Rows, layer: Floats, ends: tuple[Floats, Floats], level: Floats) -> Floats:
-    """Layers that all ranks together hold when none works more than ``level``; -inf when an end alone is
-    more."""
+    """Layers that all ranks hold when none works more than ``level``; -inf when an end alone is more."""
     p = rows.values("pipeline_parallel").astype(np.float64)
     slack = 1 + 1e-9
 

@@ -33,8 +33,7 @@ MOST_LAYERS = 1_000_000.0
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of a rank's loads; where an axis comes first, it is rank 0 and the last rank; the other is the
-    settings."""
+    """Bytes of a rank's loads, one entry a setting; a first axis of two is rank 0 and the last rank."""
 
     fixed: Floats
     """What no load avoids, without the ends of the model."""
@@ -130,8 +129,7 @@ def _ends(
 
 
 def busiest_recomputing(rows: Rows, work: WorkTimes, request: PlanRequest) -> Floats:
-    """Lower bound of the busiest rank's seconds per micro-batch where memory forces recompute; 0 elsewhere.
-    [s].
+    """Lower bound of the busiest rank's work where memory forces recompute; 0 elsewhere. [s].
 
     Notes
     -----

@@ -88,7 +88,7 @@ def _least_memory(request: PlanRequest, solve: Solve) -> PlanResult:
 def _fewest_gpus(request: PlanRequest, target_s: float, solve: Solve) -> PlanResult:
     """Halve the range of node counts; more GPUs are taken to reach what fewer reach."""
     per_node, gpus = request.cluster.gpus_per_node, request.cluster.num_gpus
-    counts = list(range(per_node, gpus, per_node)) + [gpus]
+    counts = [*range(per_node, gpus, per_node), gpus]
     plain = request.model_copy(update={"max_step_time_s": None})
     low, high = 0, len(counts) - 1
     best = solve(plain)
@@ -102,7 +102,9 @@ def _fewest_gpus(request: PlanRequest, target_s: float, solve: Solve) -> PlanRes
             best, high = answer, middle
         else:
             low = middle + 1
-    note = f"{counts[high]} of {gpus} GPUs are the fewest whole nodes found to reach {target_s:g} s, by halving the range."
+    note = (
+        f"{counts[high]} of {gpus} GPUs: the fewest nodes found to reach {target_s:g} s, halving the range."
+    )
     return replace(best, notes=(*best.notes, note))
 
 

@@ -26,8 +26,7 @@ def counts_allowed(price: SettingPrice, stage: int) -> tuple[int, int]:
 
 
 def framework_layouts(price: SettingPrice) -> Iterator[tuple[int, ...]] | None:
-    """Every layout that a framework with ``even`` or ``ends`` layouts can write; None where any layout
-    goes."""
+    """Every layout that a framework with ``even`` or ``ends`` can write; None where any layout goes."""
     uneven = price.request.framework.limits.uneven_stages
     if price.p == 1 or uneven == "any":
         return None if price.p > 1 and uneven == "any" else iter([_one_rank(price)])

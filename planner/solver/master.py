@@ -1,5 +1,4 @@
-"""The master model: CP-SAT picks one setting of the candidate table under every rule, the best by the
-objective.
+"""The master model: CP-SAT picks the best setting of the candidate table under every rule.
 
 Each row of the table is a setting with its objective: the exact price where it is known, a lower bound
 elsewhere. The fields are integer variables named like the plan's, tied to the chosen row; every rule over
@@ -75,8 +74,8 @@ class Master:
         return self._minimize([place[row] for row in rows], fastest)
 
     def _minimize(self, objective: list[int], hint: int | None) -> int | None:
-        self._model.clear_objective()
-        self._model.clear_hints()
+        self._model.clear_objective()  # type: ignore[no-untyped-call]
+        self._model.clear_hints()  # type: ignore[no-untyped-call]
         self._model.minimize(cp_model.LinearExpr.weighted_sum(self._chosen, objective))
         if hint is not None:
             for index, literal in enumerate(self._chosen):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
 from functools import cached_property, lru_cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -143,8 +143,8 @@ class SettingPrice:
         to the setting without. Where the user rules that one out, every layer is recomputed.
         """
         ranks = [_merged(chunks) for chunks in self.loads(Layout(layers, (0,) * self.p))]
-        fitting = self._fitting(ranks)
-        held = [int(load.num_layers) for load in ranks]
+        fitting: list[list[int]] = self._fitting(ranks)
+        held: list[int] = [sum(int(np.asarray(n)) for n in load.layers.values()) for load in ranks]
         if not all(fitting):
             return None
         if self.values["recompute"] == "none":
@@ -244,9 +244,11 @@ def _phase(phases: Any, index: int) -> Phase:
 
 def _merged(chunks: Iterable[ChunkLoad]) -> ChunkLoad:
     """The sum of chunks."""
-    layers: dict[LayerKind, int] = {}
+    layers: dict[LayerKind, Any] = {}
     recomputed: Any = 0
-    embedding, head, mtp = 0, 0, 0
+    embedding: Any = 0
+    head: Any = 0
+    mtp: Any = 0
     for chunk in chunks:
         for kind, count in chunk.layers.items():
             layers[kind] = layers.get(kind, 0) + count

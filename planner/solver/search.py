@@ -40,8 +40,8 @@ NEAR_BEST = 1.01
 """Plans within 1 % count as equally fast when the simplest is preferred."""
 
 BALANCED_NOTE = (
-    "Layers are balanced over the stages by a fixed rule (work of each stage near the mean, both ends of the model "
-    "counted); other uneven layouts of large pipelines were not searched."
+    "Layers are balanced over the stages by a fixed rule (work near the mean, both model ends counted); "
+    "other uneven layouts of large pipelines were not searched."
 )
 
 OnPlan = Callable[[Estimate, float], None]
@@ -106,8 +106,7 @@ class Search:
         )  # fmt: skip
 
     def _limit_us(self) -> int:
-        """What a candidate must beat to be shown: the last plan's price, and 1 % where the simplest is
-        sought."""
+        """What a candidate must beat to be shown: the last plan's price, 1 % more for simplicity."""
         best = sorted(self._best.values())
         if len(best) < self._top:
             return NEVER

@@ -200,9 +200,7 @@ class Space:
         replicas = rows.values("data_parallel") * rows.values("context_parallel")
         groups = {count: divisors(count) for count in np.unique(replicas).tolist()}
         index = np.repeat(np.arange(len(rows)), [len(groups[count]) for count in replicas.tolist()])
-        sizes = np.concatenate(
-            [groups[count] for count in replicas.tolist()] or [np.zeros(0, dtype=np.int64)]
-        )
+        sizes = np.array([size for count in replicas.tolist() for size in groups[count]], dtype=np.int64)
         rows = self._with(rows.take(index), "shard_group_size", sizes)
         return self.filtered(rows, rows.codes)
 

@@ -83,8 +83,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class WorkTimes:
-    """Phases of one layer of each kind and of the two ends of the model (the MTP modules stand at the
-    last)."""
+    """Phases of one layer of each kind and of both ends of the model (MTP modules stand at the last)."""
 
     layers: dict[LayerKind, Phases]
     first: Phases
