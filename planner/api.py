@@ -13,6 +13,7 @@ from planner.cost.stage import with_stages
 from planner.errors import BadInput, NoPlan, did_you_mean
 from planner.request import Question, read_pins
 from planner.spec import Pin, Plan, PlanRequest
+from planner.spec.problems import first_problem
 
 if TYPE_CHECKING:
     from planner.frameworks.lint import Review
@@ -96,7 +97,7 @@ def plans_from(
     """
     from planner.solver import solve
 
-    ranks = [int(word) for word in words if word.isascii() and word.isdigit()]
+    ranks = [int(word) for word in words if _is_rank(word)]
     if any(not 1 <= rank <= MAX_TOP for rank in ranks):
         raise BadInput(f"rank {max(ranks)}: must be from 1 to {MAX_TOP}")
     ranked: tuple[Estimate, ...] = ()
@@ -104,7 +105,11 @@ def plans_from(
         ranked = solve(request, top=max(ranks), time_limit_s=time_limit_s, workers=workers).plans
         if len(ranked) < max(ranks):
             raise BadInput(f"there are only {len(ranked)} plans, so there is no plan {max(ranks)}")
-    return [ranked[int(word) - 1].plan if word.isdigit() else plan_file(word, request) for word in words]
+    return [ranked[int(word) - 1].plan if _is_rank(word) else plan_file(word, request) for word in words]
+
+
+def _is_rank(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 10
 
 
 def plan_file(word: str, request: PlanRequest) -> Plan:
@@ -115,7 +120,11 @@ def plan_file(word: str, request: PlanRequest) -> Plan:
 
     path, _, rank = word.partition("#")
     if path.endswith(".json") and is_plan_file(path):
-        return with_stages(read_plan(path, int(rank) if rank.isdigit() else 1), request.model)
+        if rank and not _is_rank(rank):
+            raise BadInput(
+                f"{word}: after # stands which plan of the file is meant, such as #2, not {rank!r}"
+            )
+        return with_stages(read_plan(path, int(rank or 1)), request.model)
     return to_plan(read_files({path: read_text(Path(path))}), request)
 
 
@@ -223,8 +232,7 @@ def _valid_plan(values: Mapping[str, Any]) -> Plan:
     try:
         return Plan(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(f"{first['loc'][0]} = {first['input']!r}: {first['msg']}") from error
+        raise BadInput(first_problem(error, Plan)) from error
 
 
 def _plain_schedule(pipeline_parallel: int, virtual_stages: int) -> str:

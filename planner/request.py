@@ -74,6 +74,7 @@ class Question:
         BadInput
             Something said is unknown, out of range or contradictory.
         """
+        self._check_types()
         model = self._model()
         cluster = self._cluster()
         framework = self._framework()
@@ -92,6 +93,16 @@ class Question:
             robust=self.robust,
             assumptions=self._assumptions(model, cluster, framework, workload),
         )
+
+    def _check_types(self) -> None:
+        for name in ("precision", "goal"):
+            said = getattr(self, name)
+            if said is not None and not isinstance(said, str):
+                raise BadInput(f"{name} must be text, not {said!r}")
+        for name, kind in (("model", Model), ("hardware", Cluster), ("framework", FrameworkProfile)):
+            said = getattr(self, name)
+            if said is not None and not isinstance(said, str | kind):
+                raise BadInput(f"{name} must be a name, a file, or a {kind.__name__}, not {said!r}")
 
     def _model(self) -> Model:
         if self.model is None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from planner.errors import BadInput, did_you_mean
+from planner.spec.problems import first_problem
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -67,12 +68,7 @@ def validated(kind: type[T], data: dict[str, Any], where: str) -> T:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        is_unknown = first["type"] == "extra_forbidden"
-        hint = did_you_mean(str(first["loc"][-1])[:80], kind.model_fields) if is_unknown else ""
-        problem = first["msg"].removeprefix("Value error, ")
-        raise BadInput(f"{where}: {key[:200]}{': ' if key else ''}{problem}{hint}") from error
+        raise BadInput(f"{where}: {first_problem(error, kind)}") from error
 
 
 @cache

@@ -16,6 +16,8 @@ from planner.errors import BadInput
 from planner.spec.cluster import Accelerator, Cluster, CollectiveCurve, Link
 
 MAX_GPUS = 10_000_000
+MAX_BASES = 16
+"""Longest chain of files that name each other as ``base``."""
 FABRIC_FIELDS = {"latency_s", "base_s", "efficiency", "all_to_all_efficiency", "ring_waits"}
 """What a fabric decides about the tiers between nodes."""
 CLUSTER_KEYS = ("num_gpus", "gpus_per_node", "reserved_hbm_bytes")
@@ -233,6 +235,8 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     """Read a file on top of its base."""
     if path in seen:
         raise BadInput(f"{path}: its base leads back to itself")
+    if len(seen) >= MAX_BASES:
+        raise BadInput(f"{path}: more than {MAX_BASES} files stand on top of each other")
     data = read_toml(path)
     base = data.pop("base", None)
     if base is None:
@@ -265,6 +269,9 @@ def _overlay(below: dict[str, Any], data: dict[str, Any], where: str) -> dict[st
 
 def _overlay_table(below: dict[str, Any], data: dict[str, Any], where: str) -> dict[str, Any]:
     """Merge one table; what it changes counts as assumed unless it names its own source."""
+    for key, value in data.items():
+        if isinstance(below.get(key), dict) != isinstance(value, dict) and key in below:
+            raise BadInput(f"{where}: {key} must be {_kind(below[key])}, as in its base, not {_kind(value)}")
     nested = {key: value for key, value in data.items() if isinstance(value, dict)}
     result = {
         **below,
@@ -274,6 +281,10 @@ def _overlay_table(below: dict[str, Any], data: dict[str, Any], where: str) -> d
     if "source" in below and "source" not in data:
         result |= {"source": where, "origin": data.get("origin", "assumed")}
     return result
+
+
+def _kind(value: Any) -> str:
+    return "a table" if isinstance(value, dict) else "a value"
 
 
 def _overlay_links(below: list[Any], data: Any, where: str) -> list[Any]:

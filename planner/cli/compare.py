@@ -40,4 +40,4 @@ def command(first: str, second: str, as_json: bool, **options: Any) -> None:
 
 
 def _name(word: str) -> str:
-    return f"plan {word}" if word.isdigit() else word.rsplit("/", 1)[-1]
+    return f"plan {word}" if word.isascii() and word.isdigit() else word.rsplit("/", 1)[-1]

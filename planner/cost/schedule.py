@@ -21,6 +21,12 @@ Matrix = Sequence[Sequence[float]]
 """Seconds as [pipeline rank][chunk]."""
 
 
+MOST_OPERATIONS = 150_000
+"""Forward passes of the largest pipeline that is simulated: about 2 s and 300 MB."""
+LONG_PROGRAM = 8_000
+"""Forward passes of a program too large (2 MB and more) to keep many of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One operation on one rank."""
@@ -145,8 +151,22 @@ class _Program:
 _KINDS = {"F": 0, "D": 1, "W": 2, "B": 3}
 
 
+def _program(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, int]) -> _Program:
+    build = _build_long if p * v * m > LONG_PROGRAM else _build_short
+    return build(schedule, p, v, m, ticks)
+
+
 @lru_cache(maxsize=64)
-def _program(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, int] = (1, 1, 1)) -> _Program:
+def _build_short(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, int]) -> _Program:
+    return _build(schedule, p, v, m, ticks)
+
+
+@lru_cache(maxsize=2)
+def _build_long(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, int]) -> _Program:
+    return _build(schedule, p, v, m, ticks)
+
+
+def _build(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, int]) -> _Program:
     orders, chunks = rank_orders(schedule, p, v, m, ticks), num_chunks(schedule, v)
     index: dict[tuple[str, int, int, int], int] = {}
     rows: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]
@@ -223,12 +243,20 @@ def simulate(
     with_events
         Simulate all micro-batches and return every operation; without it a long steady state is
         extrapolated from two shorter runs one period apart.
+
+    Notes
+    -----
+    Beyond ``MOST_OPERATIONS`` forward passes (hundreds of pipeline ranks) nothing is simulated: the closed
+    form of equal stages, all as slow as the busiest, stands in. It is exact for equal stages and above
+    otherwise.
     """
     p, m = len(forward), num_microbatches
     v = len(forward[0])
     durations = _durations(schedule, forward, backward_input, backward_weight)
     busy = _busy(schedule, forward, backward_input, backward_weight, m)
     period, settled = _period(schedule, p)
+    if p * v * min(m, settled + 2 * period) > MOST_OPERATIONS:
+        return _at_the_pace_of_the_busiest(schedule, forward, backward_input, backward_weight, busy, m)
     if with_events or m <= settled + 2 * period:
         return _full(schedule, p, v, m, durations, send_s, busy, with_events)
     short = settled + (m - settled) % period
@@ -237,6 +265,17 @@ def simulate(
     steps = (m - short) / period
     makespan = low.makespan_s + steps * (high.makespan_s - low.makespan_s)
     return Timeline(makespan, busy, low.span_s + steps * (high.span_s - low.span_s))
+
+
+def _at_the_pace_of_the_busiest(
+    schedule: Schedule, f: Matrix, d: Matrix, w: Matrix, busy: tuple[float, ...], m: int
+) -> Timeline:
+    """Timeline of a pipeline that is too long to simulate. [s]."""
+    slowest = int(np.argmax(busy))
+    forward, inputs, weights = (sum(matrix[slowest]) for matrix in (f, d, w))
+    idle = bubble(schedule, forward, inputs, weights, len(f), len(f[0]), m)
+    makespan = busy[slowest] + float(idle)
+    return Timeline(makespan, busy, makespan)
 
 
 def _period(schedule: Schedule, p: int) -> tuple[int, int]:

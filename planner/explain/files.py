@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from planner.catalog.files import read_text
 from planner.errors import BadInput
 from planner.spec import Plan
+from planner.spec.problems import first_problem
 
 
 def read_plan(path: str, rank: int = 1) -> Plan:
@@ -59,9 +60,7 @@ def plan_of(data: Any, where: str, rank: int = 1) -> Plan:
     try:
         return Plan.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{where}: {key}: {first['msg']}") from error
+        raise BadInput(f"{where}: {first_problem(error, Plan)}") from error
 
 
 def _stages(rows: Any) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
@@ -65,7 +66,7 @@ def read_text(source: str, path: str = "<text>", framework: str | None = None) -
     """
     name = framework or detect(source, path) or ""
     launch: LaunchFile = _module(name, "read").read(source, path)
-    return launch
+    return launch if launch.paths else replace(launch, paths=(path,))
 
 
 def read_files(sources: Mapping[str, str], framework: str | None = None) -> LaunchFile:

@@ -12,6 +12,7 @@ from planner.cost.stage import stage_order
 from planner.errors import BadInput
 from planner.spec.model import Model
 from planner.spec.plan import Plan, StagePlan
+from planner.spec.problems import first_problem
 from planner.spec.request import PlanRequest
 
 
@@ -224,8 +225,15 @@ def stages_of(
         again = sum(layers) if plan.recompute != "none" else 0
         if recompute_layers is not None:
             again = recompute_layers[rank]
-        stages.append(StagePlan(chunk_layers=tuple(layers), recompute_layers=again))
+        stages.append(_stage(tuple(layers), again))
     return tuple(stages)
+
+
+def _stage(chunk_layers: tuple[int, ...], recompute_layers: int) -> StagePlan:
+    try:
+        return StagePlan(chunk_layers=chunk_layers, recompute_layers=recompute_layers)
+    except ValidationError as error:
+        raise BadInput(f"a pipeline rank's {first_problem(error, StagePlan)}") from error
 
 
 def flow_counts(plan: Plan) -> list[int]:
@@ -280,9 +288,7 @@ def make_plan(**fields: Any) -> Plan:
     try:
         plan = Plan(**fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{name} = {first['input']!r}: {first['msg']}") from error
+        raise BadInput(first_problem(error, Plan)) from error
     check_stages(plan.pipeline_parallel, plan.virtual_stages)
     return plan
 

@@ -39,7 +39,9 @@ class Model(BaseModel):
     ``kv_lora_rank > 0``. ``source`` says where the numbers come from.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, ignored_types=(cached_property,)
+    )
 
     name: str
     source: str = ""

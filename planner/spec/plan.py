@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Schedule = Literal["none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipe-v"]
 Recompute = Literal["none", "selective", "full"]
@@ -17,14 +17,23 @@ SCHEDULES: tuple[Schedule, ...] = (
 )  # fmt: skip
 
 
+MAX_DEGREE = 10_000_000
+MAX_SEQUENCES = 1_000_000_000
+MAX_STAGES = 20_000
+"""Bounds far above any run: they keep absurd settings from becoming absurd work."""
+Layers = Annotated[int, Field(ge=0, le=MAX_STAGES)]
+Degree = Annotated[int, Field(ge=1, le=MAX_DEGREE)]
+Sequences = Annotated[int, Field(ge=1, le=MAX_SEQUENCES)]
+
+
 class StagePlan(BaseModel):
     """What one pipeline rank holds. ``chunk_layers`` has one entry per virtual stage, first chunk first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    chunk_layers: tuple[int, ...]
-    recompute_layers: int = 0
-    """Layers of this rank whose activations are recomputed (fully, or selectively when recompute = selective)."""
+    chunk_layers: tuple[Layers, ...]
+    recompute_layers: Layers = 0
+    """Layers of this rank whose activations are recomputed (fully, or selectively, as ``recompute`` says)."""
 
     @property
     def layers(self) -> int:
@@ -37,29 +46,30 @@ class Plan(BaseModel):
 
     The world has ``tensor_parallel * context_parallel * data_parallel * pipeline_parallel`` GPUs;
     ``expert_parallel * expert_tensor_parallel`` is carved out of the first three. ``micro_batch`` is
-    sequences per replica and micro-step; the global batch is ``data_parallel * micro_batch * num_microbatches``.
+    sequences per replica and micro-step; the global batch is
+    ``data_parallel * micro_batch * num_microbatches``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    tensor_parallel: int = Field(default=1, ge=1)
-    pipeline_parallel: int = Field(default=1, ge=1)
-    virtual_stages: int = Field(default=1, ge=1)
+    tensor_parallel: Degree = 1
+    pipeline_parallel: Degree = 1
+    virtual_stages: Degree = 1
     """Model chunks per pipeline rank (2 for the V-shaped schedules)."""
     schedule: Schedule = "none"
     """``none`` exactly when pipeline_parallel is 1."""
-    data_parallel: int = Field(default=1, ge=1)
-    context_parallel: int = Field(default=1, ge=1)
+    data_parallel: Degree = 1
+    context_parallel: Degree = 1
     context_parallel_kind: ContextParallelKind = "ring"
-    expert_parallel: int = Field(default=1, ge=1)
-    expert_tensor_parallel: int = Field(default=1, ge=1)
+    expert_parallel: Degree = 1
+    expert_tensor_parallel: Degree = 1
     zero_stage: int = Field(default=0, ge=0, le=3)
-    shard_group_size: int = Field(default=1, ge=1)
+    shard_group_size: Degree = 1
     """Ranks over which ZeRO shards state: data_parallel * context_parallel, or a divisor of it (HSDP);
     1 with ZeRO 0."""
     sequence_parallel: bool = False
-    micro_batch: int = Field(default=1, ge=1)
-    num_microbatches: int = Field(default=1, ge=1)
+    micro_batch: Sequences = 1
+    num_microbatches: Sequences = 1
     recompute: Recompute = "none"
     recompute_modules: tuple[str, ...] = ()
     """What selective recompute covers; empty means the framework's default."""
@@ -67,6 +77,15 @@ class Plan(BaseModel):
     precision: Precision = "bf16"
     stages: tuple[StagePlan, ...] = ()
     """One entry per pipeline rank."""
+
+    @model_validator(mode="after")
+    def _has_bearable_stages(self) -> Self:
+        if self.pipeline_parallel * self.virtual_stages > MAX_STAGES:
+            raise ValueError(
+                f"{self.pipeline_parallel} pipeline ranks with {self.virtual_stages} chunks each are more "
+                f"than {MAX_STAGES} stages"
+            )
+        return self
 
     @property
     def num_gpus(self) -> int:

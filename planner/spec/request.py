@@ -20,7 +20,7 @@ class Pin(BaseModel):
     ``option`` is how the user said it (``--tp 8``) and appears in conflicts.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     field: str
     allowed: tuple[int | str | bool, ...] | None = None
@@ -41,7 +41,7 @@ class Pin(BaseModel):
 class PlanRequest(BaseModel):
     """One question to the planner."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: Model
     cluster: Cluster

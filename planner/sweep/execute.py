@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,9 @@ from planner.cost.words import plan_words
 from planner.errors import BadInput, PlannerError
 from planner.sweep.grid import Scenario
 from planner.sweep.money import Economy
+
+MAX_STATE_BYTES = 50_000_000
+"""Ten thousand outcomes of 1 to 2 kB, with room."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,17 +127,45 @@ def read_state(path: Path | None) -> list[Outcome]:
     if path is None or not path.exists():
         return []
     outcomes = []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = _state_lines(path)
     for number, line in enumerate(lines, 1):
         try:
-            outcomes.append(Outcome(**json.loads(line)))
-        except (ValueError, TypeError) as error:
+            outcomes.append(_outcome(json.loads(line)))
+        except (ValueError, TypeError, RecursionError) as error:
             if number == len(lines):
                 break
             raise BadInput(
                 f"{path}:{number} is not a line of a sweep's state; give another --state"
             ) from error
     return outcomes
+
+
+def _state_lines(path: Path) -> list[str]:
+    try:
+        if path.stat().st_size > MAX_STATE_BYTES:
+            raise BadInput(f"{path} is larger than {MAX_STATE_BYTES // 1_000_000} MB: no sweep's state is")
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _outcome(data: Any) -> Outcome:
+    """Return one remembered outcome; ValueError or TypeError where a value is not one that ``ask`` gives."""
+    outcome = Outcome(**data)
+    texts = (outcome.key, outcome.hardware, outcome.status, outcome.plan, outcome.reason)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(outcome.gpus, int):
+        raise TypeError("a text or the number of GPUs has another type")
+    if not isinstance(outcome.figures, dict):
+        raise TypeError("the figures are no table")
+    for value in (outcome.gpus, *outcome.figures.values()):
+        if value is not None and not _is_figure(value):
+            raise ValueError("a figure is not a number from zero up")
+    return outcome
+
+
+def _is_figure(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value >= 0
 
 
 def _append(path: Path, outcome: Outcome) -> None:

@@ -16,6 +16,7 @@ from planner.rules import broken_rules
 from planner.validate.families import FAMILIES, FamilyRow
 from planner.validate.measured import Case, Row, read_rows, to_case
 from planner.validate.memory import compared_memory, measured_memory_bytes, stated_unit_bytes
+from planner.validate.typed import readable
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def validate_rows(rows: Sequence[Row]) -> dict[str, Any]:
 def describe(rows: Sequence[Row]) -> list[FamilyRow]:
     """Predict every row and keep it beside what was read from it."""
     described = []
-    for row in rows:
+    for row in map(readable, rows):
         case, reason = _case(row)
         result = _skipped(row, reason) if case is None else _predict(row, case)
         described.append(FamilyRow(row, case, result))

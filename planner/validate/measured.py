@@ -13,7 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from planner.catalog import load_cluster, load_model
+from planner.catalog.files import read_text
 from planner.catalog.hardware import described_network
 from planner.cost.layer import UNFUSED
 from planner.cost.split import default_stages
@@ -22,9 +25,11 @@ from planner.frameworks import load_framework
 from planner.spec.framework import FrameworkProfile
 from planner.spec.model import Model
 from planner.spec.plan import Plan, Precision, Recompute, Schedule, StagePlan
+from planner.spec.problems import first_problem, shown
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
 from planner.validate.memory import least_recompute, states_recompute
+from planner.validate.typed import MAX_COUNT, readable
 
 Row = Mapping[str, Any]
 GATED = frozenset({"swiglu", "geglu", "silu"})
@@ -56,10 +61,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     BadInput
         The file cannot be read.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise BadInput(f"cannot read {path}: {problem}") from problem
+    lines = read_text(path).split("\n")
     return [_row(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
@@ -69,9 +71,11 @@ def _row(number: int, line: str) -> dict[str, Any]:
         row = json.loads(line)
     except json.JSONDecodeError as problem:
         return {"id": name, "unreadable": f"not JSON: {problem.msg} at column {problem.colno}"}
+    except (ValueError, RecursionError):
+        return {"id": name, "unreadable": "not JSON that can be read: nested too deeply, or a huge number"}
     if not isinstance(row, dict):
         return {"id": name, "unreadable": "not a JSON object"}
-    return {"id": name, **row}
+    return dict(readable({"id": name, **row}, name))
 
 
 def to_case(row: Row) -> Case:
@@ -120,8 +124,9 @@ def _number(table: Mapping[str, Any], key: str, default: int | None = None) -> i
     value = default if value is None else value
     if value is None:
         raise BadInput(f"{key} is missing")
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 1 or value != int(value):
-        raise BadInput(f"{key} must be a positive whole number, not {value!r}")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 1 <= value <= MAX_COUNT or value != int(value):
+        raise BadInput(f"{key} must be a positive whole number up to {MAX_COUNT}, not {shown(value)}")
     return int(value)
 
 
@@ -171,8 +176,8 @@ def read_model(said: Mapping[str, Any]) -> Model:
     _fill_shape(data, said, known)
     try:
         return Model.model_validate(data)
-    except ValueError as problem:
-        raise BadInput(f"model: {_first_line(problem)}") from problem
+    except ValidationError as problem:
+        raise BadInput(f"model: {first_problem(problem, Model)}") from problem
 
 
 def _fill_shape(data: dict[str, Any], said: Mapping[str, Any], known: Model | None) -> None:
@@ -321,8 +326,8 @@ def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfi
             offload="optimizer" if config.get("cpu_offload") else "none",
             precision=_precision(str(config.get("precision") or "bf16")),
         )  # fmt: skip
-    except ValueError as problem:
-        raise BadInput(f"config: {_first_line(problem)}") from problem
+    except ValidationError as problem:
+        raise BadInput(f"config: {first_problem(problem, Plan)}") from problem
     return _with_stages(plan, model, framework, share)
 
 
@@ -381,8 +386,3 @@ def _with_stages(plan: Plan, model: Model, framework: FrameworkProfile, share: f
         for stage in stages
     )
     return plan.model_copy(update={"stages": covered})
-
-
-def _first_line(problem: ValueError) -> str:
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    return "; ".join(lines[1:3]) if len(lines) > 1 else lines[0]

@@ -216,7 +216,7 @@ def test_own_file_on_a_base(tmp_path: Path) -> None:
         ('base = "h100"\nlinks = 3\n', r"every \[\[links\]\] table needs a name"),
         ('base = "h100"\n[memory]\nhbm_bytes = -5.0\n', "memory.hbm_bytes"),
         ('base = "h100"\nnum_gpus = "many"\n', "number of GPUs must be"),
-        ('name = "x"\n', "Field required"),
+        ('name = "x"\n', "vendor is missing"),
         ('base = "h100"\n[borrow]\ncollectives = "h1000"\n', "did you mean"),
         ('base = "h100"\nborrow = 1\n', "borrow"),
         ('base = "h100"\n[[collectives]]\nsource = "s"\norigin = "measured"\ncollective = "all_reduce"\n'

@@ -307,7 +307,7 @@ def test_multimodal_wrapper_of_a_known_model(tmp_path: Path) -> None:
         ({"hidden_size": 0}, ["hidden_size must be between 1 and"]),
         ({"hidden_size": 10**30}, ["hidden_size must be between 1 and", "a huge number"]),
         ({"hidden_size": {"a": 1}}, ["hidden_size must be a whole number, not a table"]),
-        ({"num_hidden_layers": 99_999}, ["num_layers", "10000"]),
+        ({"num_hidden_layers": 99_999}, ["num_layers must be at most 10,000, not 99999"]),
         ({"num_attention_heads": 5}, ["hidden_size 64 is not a multiple of the 5 attention heads"]),
         ({"num_key_value_heads": 3}, ["num_heads 4 is not a multiple of num_kv_heads 3"]),
         ({"hidden_act": "tanh"}, ["hidden_act 'tanh' is not one of gelu"]),

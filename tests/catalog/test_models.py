@@ -202,14 +202,14 @@ def test_gate_and_activation_follow_each_other(
     [
         ("name = ", ["Invalid value"]),
         (SMALL + "hidden_sise = 3", ["hidden_sise", "did you mean 'hidden_size'"]),
-        (SMALL.replace("= 2\n", '= "two"\n', 1), ["num_layers", "integer"]),
-        (SMALL.replace("num_layers = 2", "num_layers = 0"), ["num_layers", "greater than 0"]),
+        (SMALL.replace("= 2\n", '= "two"\n', 1), ["num_layers must be a whole number, not 'two'"]),
+        (SMALL.replace("num_layers = 2", "num_layers = 0"), ["num_layers must be more than 0, not 0"]),
         (SMALL.replace("num_layers = 2", "num_layers = 1000000"), ["num_layers", "10000"]),
         (
             SMALL.replace("num_kv_heads = 1", "num_kv_heads = 3"),
             ["num_heads 2 is not a multiple of num_kv_heads 3"],
         ),
-        (SMALL.replace('name = "mine"', ""), ["name", "required"]),
+        (SMALL.replace('name = "mine"', ""), ["name is missing"]),
         (SMALL + 'activation = "swiglu"\ngated_mlp = false', ["swiglu needs a gated MLP"]),
         (SMALL + "num_experts = 4", ["experts_per_token 0"]),
         (SMALL + "num_experts = 4\nexperts_per_token = 1", ["expert_ffn_hidden_size"]),
