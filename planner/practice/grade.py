@@ -51,16 +51,24 @@ def _grade_number(key: Numeric, text: str) -> Grade:
     readings = read(text, key.unit)
     if any(key.admits(value) for value in readings):
         return Grade(right=True, score=1.0, message=f"Right: {key.shown}.")
-    words = next((found for value in readings if (found := diagnose(key, value))), "")
-    return Grade(right=False, score=0.0, message=f"Not {show(readings[0], key.unit)}. {words}".strip())
+    value = min(readings, key=lambda reading: (not _mistake(key, reading), abs(reading - key.value)))
+    return Grade(
+        right=False, score=0.0, message=f"Not {show(value, key.unit)}. {diagnose(key, value)}".strip()
+    )
 
 
-def diagnose(key: Numeric, value: float) -> str:
-    """Name the known mistake that leads to a wrong value; empty when none does."""
+def _mistake(key: Numeric, value: float) -> str:
     width = max(key.tolerance, 1e-9)
     for mistake in key.mistakes:
         if abs(value - mistake.value) <= width * abs(mistake.value) + 1e-12 * abs(key.value):
             return mistake.diagnosis
+    return ""
+
+
+def diagnose(key: Numeric, value: float) -> str:
+    """Name the mistake that leads to a wrong value, or at least its direction."""
+    if known := _mistake(key, value):
+        return known
     if ASKED[key.unit][0] == "bytes":
         binary = GIBI if key.unit == "GB" else MEBI
         if any(abs(value / (key.value * factor) - 1) <= 0.01 for factor in (binary, 1 / binary)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 from random import Random
 
@@ -14,6 +15,7 @@ from planner.practice.question import Choice, Design, Explanation, Option, numer
 from planner.practice.setting import SPACE, plan_request
 from planner.rules import check
 from planner.solver.evaluate import evaluate
+from planner.solver.result import Estimate
 from planner.spec import Plan, PlanRequest
 from planner.units import GB, format_bytes
 
@@ -134,6 +136,7 @@ def _plans(request: PlanRequest) -> list[Plan]:
     return plans
 
 
+@lru_cache(maxsize=8)
 def _sort_out(problem: str) -> tuple[list[Plan], list[Plan]]:
     """Legal plans, and plans that break exactly one rule."""
     request = plan_request(*_PROBLEMS[problem])
@@ -170,11 +173,18 @@ def illegal_plan(problem: str, pick: int) -> Body:
     )
 
 
+@lru_cache(maxsize=8)
+def _priced(problem: str) -> list[tuple[Estimate, Plan]]:
+    """Legal plans with their prices, fastest first."""
+    request = plan_request(*_PROBLEMS[problem])
+    legal, _ = _sort_out(problem)
+    return sorted(((evaluate(plan, request), plan) for plan in legal), key=lambda pair: pair[0].step_time_s)
+
+
 def fastest_plan(problem: str, pick: int) -> Body:
     """Which of three legal plans is fastest."""
     request = plan_request(*_PROBLEMS[problem])
-    legal, _ = _sort_out(problem)
-    priced = sorted(((evaluate(plan, request), plan) for plan in legal), key=lambda pair: pair[0].step_time_s)
+    priced = _priced(problem)
     random = Random(pick)
     best = random.choice(priced[: len(priced) // 3 + 1])
     slower = [pair for pair in priced if pair[0].step_time_s > 1.08 * best[0].step_time_s]
