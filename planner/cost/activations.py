@@ -148,6 +148,7 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     regrouped = np.where(np.asarray(setting.context_parallel) > 1, 2.0, 0.0) * (
         setting.context_parallel_kind == "all_to_all"
     )
+    core = habits.low_precision_attention_bytes if low else 2.0
     scores = 0.0 if habits.fused_attention else 5.0 * heads * request.workload.seq_length
     return {
         "layer_input": 2.0 * h * region,
@@ -155,7 +156,7 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
         "norms": (2.0 if low else 4.0) * h * region,
         "queries": copies * 2.0 * tokens * heads * key_width,
         "keys_values": copies * 2.0 * tokens * (_kv_heads(model, setting) * (key_width + value_dim)),
-        "attention_core": tokens * (value_width * ((3.0 if low else 2.0) + regrouped) + 4.0 * heads),
+        "attention_core": tokens * (value_width * (core + regrouped) + 4.0 * heads),
         "attention_scores": tokens * scores,
         "latent": _latent(model, tokens, region),
         "dropout": habits.dropout_mask_bytes * h * region,
@@ -183,7 +184,7 @@ def _mlp_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     low = _keeps_low_precision(setting, request)
     f = model.ffn_hidden_size
     return {
-        "mlp_hidden": _hidden_bytes(request) * f * tokens,
+        "mlp_hidden": _hidden_bytes(request, low) * f * tokens,
         "mlp_activation": (1.0 if low else 2.0) * f * tokens,
     }
 
@@ -193,7 +194,7 @@ def _moe_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     h, k, f_e = model.hidden_size, model.experts_per_token, model.expert_ffn_hidden_size
     tokens = tokens_per_micro_batch(setting, request) / setting.tensor_parallel
     low = _keeps_low_precision(setting, request)
-    hidden = _hidden_bytes(request)
+    hidden = _hidden_bytes(request, low)
     routed = k * tokens * setting.expert_tensor_parallel
     f_s = model.shared_expert_ffn_hidden_size
     return {
@@ -212,9 +213,11 @@ def _keeps_low_precision(setting: Setting, request: PlanRequest) -> bool:
     return setting.precision in LOW_PRECISION and request.framework.memory.low_precision_activations
 
 
-def _hidden_bytes(request: PlanRequest) -> float:
+def _hidden_bytes(request: PlanRequest, low: bool) -> float:
     """Bytes per token and FFN column that the first products keep: gate and up, and the gate's activation."""
     if not request.model.gated_mlp:
+        return 2.0
+    if low and request.framework.memory.low_precision_gate:
         return 2.0
     return 6.0 if request.framework.memory.activation_style == "unfused" else 4.0
 

@@ -205,7 +205,7 @@ def shard_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> tuple
     """Gather and gradient reduction that every micro-batch of a layer repeats under ZeRO-2 and ZeRO-3. [s].
 
     Zero below ZeRO-2. ZeRO-3 gathers 16-bit weights for forward and again for backward; both reduce-scatter
-    gradients each micro-batch, and HSDP all-reduces its shard over the other groups.
+    gradients each micro-batch (piped FSDP: less often), and HSDP all-reduces its shard over the other groups.
     """
     if setting.zero_stage < 2 or (request.workload.frozen_weights and setting.zero_stage < 3):
         return 0.0, 0.0
@@ -217,9 +217,21 @@ def shard_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> tuple
         shard = count * habits.gradient_reduce_bytes / np.maximum(group.size, 1.0)
         reduce = reduce + all_reduce_time(shard, replicas, cluster)
         gather = gather + all_gather_time(count * ELEMENT_BYTES, group, cluster)
-    if request.workload.frozen_weights:
-        reduce = 0.0 * reduce
+    reduce = 0.0 if request.workload.frozen_weights else reduce * _reductions(setting, request)
     return (gather if setting.zero_stage >= 3 else 0.0 * gather), reduce
+
+
+def _reductions(setting: Setting, request: PlanRequest) -> Any:
+    """Gradient reductions of a layer per micro-batch under ZeRO-2 and 3. [1].
+
+    One, except where the shard is the master and a pipeline accumulates: one a step (FSDP2 reduces after the
+    last micro-batch only), or one for p consecutive micro-batches.
+    """
+    habits, p, m = request.framework.memory, setting.pipeline_parallel, setting.num_microbatches
+    if not habits.sharded_weights_are_master:
+        return 1.0
+    together = m if habits.piped_gradients == "whole" else np.minimum(p, m)
+    return np.where(np.asarray(p) > 1, 1.0 / np.asarray(together), 1.0)
 
 
 def shard_groups(dense: Any, expert: Any, setting: Setting) -> list[tuple[Any, Group, Group]]:

@@ -66,7 +66,9 @@ def merge_loads(chunks: list[ChunkLoad]) -> ChunkLoad:
     )
 
 
-def stage_memory(load: ChunkLoad, setting: Setting, request: PlanRequest, rank: Any) -> Memory:
+def stage_memory(
+    load: ChunkLoad, setting: Setting, request: PlanRequest, rank: Any, mirror: ChunkLoad | None = None
+) -> Memory:
     """Peak memory of one pipeline rank that holds ``load`` (all its chunks together).
 
     Parameters
@@ -77,13 +79,18 @@ def stage_memory(load: ChunkLoad, setting: Setting, request: PlanRequest, rank: 
         A plan, or candidate settings whose integer fields may be arrays.
     rank : int or array
         Pipeline rank, which decides how many micro-batches are in flight. [1].
+    mirror
+        Under DualPipe, the load of rank p-1-r: the stage of the second model copy, which feeds the pipe from
+        the other end. Without it, a second ``load`` stands in.
 
     Notes
     -----
     State, saved activations and loss are linear in the load. The transient is the largest of a few moments
     of the backward pass, so it is not.
     """
-    copies = 2.0 if setting.schedule in DOUBLE_MODEL else 1.0
+    copies = 2.0 if setting.schedule in DOUBLE_MODEL and mirror is None else 1.0
+    resident = _resident_bytes(load, setting, request, rank, mirror)
+    load = load if mirror is None else merge_loads([load, mirror])
     local = load_local_parameters(load, setting, request) * copies
     state = state_bytes(local, setting, request)
     loss = loss_bytes(setting, request) * load.head
@@ -91,7 +98,7 @@ def stage_memory(load: ChunkLoad, setting: Setting, request: PlanRequest, rank: 
         weights_bytes=state.weights_bytes,
         gradients_bytes=state.gradients_bytes,
         optimizer_bytes=np.where(setting.offload == "optimizer", 0.0, state.optimizer_bytes),
-        activations_bytes=_resident_bytes(load, setting, request, rank),
+        activations_bytes=resident,
         loss_bytes=loss,
         transient_bytes=np.maximum(_transient_bytes(load, setting, request) - loss, 0.0)
         + _gathered_bytes(load, setting, request),
@@ -102,9 +109,11 @@ def stage_memory(load: ChunkLoad, setting: Setting, request: PlanRequest, rank: 
 
 def memory(plan: Plan, request: PlanRequest) -> tuple[Memory, ...]:
     """Peak memory of every pipeline rank, first to last. [byte]."""
+    loads = [merge_loads(chunks) for chunks in chunk_loads(plan, request.model)]
+    mirrors = reversed(loads) if plan.schedule in DOUBLE_MODEL else [None] * len(loads)
     return tuple(
-        stage_memory(merge_loads(chunks), plan, request, rank)
-        for rank, chunks in enumerate(chunk_loads(plan, request.model))
+        stage_memory(load, plan, request, rank, mirror)
+        for rank, (load, mirror) in enumerate(zip(loads, mirrors, strict=True))
     )
 
 
@@ -114,14 +123,21 @@ def _layer_activations(
     return {kind: layer_activation_bytes(kind, setting, request) for kind in load.layers}
 
 
-def _resident_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest, rank: Any) -> Any:
+def _resident_bytes(
+    load: ChunkLoad, setting: Setting, request: PlanRequest, rank: Any, mirror: ChunkLoad | None
+) -> Any:
     """Saved activations that stay on the GPU: all in flight, or two layers' worth when they go to the host.
 
-    Offloaded activations leave layer by layer and come back one layer ahead (double buffering).
+    Offloaded activations leave layer by layer and come back one layer ahead (double buffering). Under
+    DualPipe the p + 1 micro-batches in flight are p - r of the own stage and r + 1 of the mirrored one.
     """
     saved = _saved_bytes(load, setting, request)
     if setting.offload == "activations":
         return 2.0 * saved / np.maximum(load.num_layers, 1)
+    if mirror is not None:
+        half = np.asarray(setting.num_microbatches) / 2.0
+        own = np.minimum(setting.pipeline_parallel - rank, half)
+        return saved * own + _saved_bytes(mirror, setting, request) * np.minimum(rank + 1, half)
     return saved * activation_multiple(setting, rank)
 
 

@@ -215,13 +215,17 @@ def _spread_master(count: Any, ranks: Any, setting: Setting, habits: MemoryHabit
     """State where the shard is the fp32 master: from ZeRO-2 on, whole weights are kept besides or gathered.
 
     Under a pipeline (FSDP2 does not reshard between micro-batches) whole gradients accumulate as well, in the
-    weights' own format: 72 GB for Llama 70B over 8 stages and 4 shards, of which 17.6 each are weights and
-    gradients (NeMo Automodel PR 2673); DeepSeek-V3 on 512 GPUs peaks at 57 to 60 GiB (torchtitan PR 2107).
+    weights' own format, or fp32 ones of a chunk at a time (``piped_gradients``). 72 GB for Llama 70B over 8
+    stages and 4 shards, of which 17.6 each are weights and gradients (NeMo Automodel PR 2673); DeepSeek-V3 on
+    512 GPUs peaks at 57 to 60 GiB (torchtitan PR 2107).
     """
     stage = setting.zero_stage
     shared = np.asarray(ranks) > 1
     whole = np.where(keeps_whole_weights(setting) & shared, habits.weight_bytes, 0.0) * (stage >= 2)
-    piped = np.where((np.asarray(setting.pipeline_parallel) > 1) & shared, habits.weight_bytes, 0.0)
+    whole_gradients = habits.weight_bytes
+    if habits.piped_gradients == "chunk":
+        whole_gradients = MASTER_BYTES / np.asarray(setting.virtual_stages)
+    piped = np.where((np.asarray(setting.pipeline_parallel) > 1) & shared, whole_gradients, 0.0)
     shard = ranks if stage >= 2 else 1
     return StateBytes(
         weights_bytes=count * (MASTER_BYTES / shard + whole),

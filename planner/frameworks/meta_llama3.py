@@ -1,10 +1,10 @@
 """Meta's in-house framework of the Llama 3 runs (profile only): FSDP inside 4D parallelism.
 
-Source: The Llama 3 Herd of Models (arXiv 2407.21783) section 3.3.2. FSDP shards optimizer states and gradients
-and keeps the gathered weights after the forward pass (ZeRO-2 here); gradients accumulate in fp32 over
-consecutive micro-batches and are reduce-scattered in fp32; context parallelism gathers keys and values; the
-interleaved pipeline takes any number of micro-batches, and its first and last stages hold a layer less; tensor
-groups are a node (8), as many as the KV heads. 8K tokens are trained without recomputation.
+Source: The Llama 3 Herd of Models (arXiv 2407.21783) section 3.3.2. FSDP shards optimizer states and
+gradients and keeps the gathered weights after the forward pass (ZeRO-2 here); gradients accumulate in fp32
+over consecutive micro-batches and are reduce-scattered in fp32; context parallelism gathers keys and values;
+the interleaved pipeline takes any number of micro-batches, and its first and last stages hold a layer less;
+tensor groups are a node (8), as many as the KV heads. 8K tokens are trained without recomputation.
 """
 
 from __future__ import annotations

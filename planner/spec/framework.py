@@ -92,9 +92,9 @@ class MemoryHabits(BaseModel):
     sharded_weights_are_master: bool = False
     """FSDP2: the sharded copy is the fp32 master and a unit's 16-bit weights are gathered (16/d in all)."""
     piped_gradients: Literal["whole", "chunk"] = "whole"
-    """Sharded gradients under a pipeline, where the shard is the master. ``whole``: 16-bit gradients of the whole
-    stage add up on the GPU and are reduced once a step (FSDP2); ``chunk``: fp32 gradients of one model chunk add
-    up over p consecutive micro-batches and are reduced then."""
+    """Sharded gradients under a pipeline, where the shard is the master. ``whole``: 16-bit gradients of the
+    whole stage add up on the GPU and are reduced once a step (FSDP2); ``chunk``: fp32 gradients of one model
+    chunk add up over p consecutive micro-batches and are reduced then."""
     loss_saved_bytes: float = 6.0
     """Per logit, kept until the backward pass."""
     loss_peak_bytes: float = 8.0
