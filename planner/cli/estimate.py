@@ -18,11 +18,14 @@ NOT_RUNNABLE = 3
 @problem_options
 @pin_options
 @plan_file_option
+@click.option(
+    "--recompute-modules", metavar="LIST", help="What selective recompute covers, such as mlp,layernorm."
+)
 @click.option("--max-bubble", default="0.25", metavar="X|none", help="Bubble over ideal time [0.25].")
 @click.option("--allow-tp-across-nodes", is_flag=True, help="TP may leave the NVLink domain.")
 @click.option("--allow-idle", is_flag=True, help="The plan may use fewer GPUs than the cluster has.")
 @json_option
-def command(as_json: bool, path: str | None, **options: Any) -> None:
+def command(as_json: bool, path: str | None, recompute_modules: str | None, **options: Any) -> None:
     """Price one plan. Settings that are not given take the plainest value.
 
     Exit code 3 when the plan breaks a rule or does not fit.
@@ -32,6 +35,8 @@ def command(as_json: bool, path: str | None, **options: Any) -> None:
 
     request = question(options).request()
     plan = plan_file(path, request) if path else pinned_plan(request)
+    if recompute_modules is not None:
+        plan = plan.model_copy(update={"recompute_modules": tuple(recompute_modules.split(","))})
     estimate = evaluate(plan, request)
     if as_json:
         from planner.report.json import dumps, estimate_report, request_report
