@@ -33,17 +33,22 @@ def write_folder(folder: Path, files: Mapping[str, str], force: bool = False) ->
         A target exists, a name leaves the folder, or the folder cannot be written (read-only, full).
     """
     targets = {folder / name: text for name, text in files.items()}
-    for path in targets:
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise BadInput(f"{path} would be written outside {folder}")
-        if path.exists() and not force:
-            raise BadInput(f"{path} exists; give --force to replace it, or another --out")
     try:
+        for path in targets:
+            _check_target(folder, path, force)
         for path, text in targets.items():
             _replace(path, text)
-    except OSError as error:
-        raise BadInput(f"cannot write into {folder}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file system takes
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"cannot write into {folder}: {reason}") from error
     return list(targets)
+
+
+def _check_target(folder: Path, path: Path, force: bool) -> None:
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BadInput(f"{path} would be written outside {folder}")
+    if path.exists() and not force:
+        raise BadInput(f"{path} exists; give --force to replace it, or another --out")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from planner.catalog.hardware import load_accelerator
 from planner.errors import BadInput
+from planner.output import write_file
 from planner.spec.cluster import Accelerator
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def calibrate(
     from planner.calibrate.describe import describe, to_toml
 
     measured = _measure(accelerator, device, quick, say)
-    out.write_text(to_toml(describe(measured, accelerator, out.stem)), encoding="utf-8")
+    write_file(out, to_toml(describe(measured, accelerator, out.stem)))
     load_accelerator(out)
     say(f"wrote {out}: use it as --hardware {out}")
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,27 +18,27 @@ ERRORS = 3
 @click.option("--format", "style", default="text", metavar="text|json|github", help="How to print findings.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--fix", "out", metavar="DIR", help="Write the better plan's files into this folder.")
+@click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--no-search", is_flag=True, help="Only check; do not look for a better plan.")
 @problem_options
 @search_options
-def command(
-    files: tuple[str, ...], style: str, as_json: bool, out: str | None, no_search: bool, **options: Any
-) -> None:
+def command(files: tuple[str, ...], style: str, as_json: bool, out: str | None, **options: Any) -> None:
     """Check the launch FILES of one run; the model may come from --model or from the files.
 
     Exit code 3 when the run cannot work as written.
     """
     from planner.api import review_files
-    from planner.cli.launch import write_files
     from planner.frameworks.lint import fix, format_findings
+    from planner.output import write_folder
     from planner.report.table import review_text
 
     limit, _ = options.pop("time_limit"), options.pop("workers")
+    force, no_search = options.pop("force"), options.pop("no_search")
     style = "json" if as_json else style
     found = review_files(files, question(options), 0.0 if no_search else limit)
     click.echo(format_findings(found.findings, style), nl=False)
     if style == "text":
         click.echo(review_text(found))
     if out is not None:
-        write_files(out, fix(found))
+        write_folder(Path(out), fix(found), force)
     sys.exit(ERRORS if found.has_errors else 0)

@@ -20,6 +20,7 @@ COMMANDS = {
     "report": "planner.cli.report",
     "sweep": "planner.cli.sweep",
     "validate": "planner.cli.validate",
+    "calibrate": "planner.cli.calibrate",
     "practice": "planner.cli.practice",
     "models": "planner.cli.models",
     "hardware": "planner.cli.hardware",

@@ -20,14 +20,16 @@ from planner.cli.options import (
 @click.command(name="launch", short_help="Write the launch files of the best plan, or of another.")
 @click.option("--out", metavar="DIR", help="Folder to write into; without it the files are printed.")
 @click.option("--rank", default=1, type=click.IntRange(1, 100), help="Which plan of the ranking [1].")
+@click.option("--force", is_flag=True, help="Replace files that exist.")
 @plan_file_option
 @problem_options
 @pin_options
 @search_options
 @json_option
-def command(out: str | None, rank: int, path: str | None, as_json: bool, **options: Any) -> None:
+def command(out: str | None, rank: int, path: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """Write what starts the plan with --framework: scripts, arguments, environment, rank map."""
     from planner.api import launch_files, plan_file, ranked_plan
+    from planner.output import write_folder
     from planner.report.json import dumps
 
     limit, workers = options.pop("time_limit"), options.pop("workers")
@@ -35,27 +37,10 @@ def command(out: str | None, rank: int, path: str | None, as_json: bool, **optio
     plan = plan_file(path, request) if path else ranked_plan(request, rank, limit, workers)
     files = launch_files(plan, request)
     if out is not None:
-        write_files(out, files)
+        write_folder(Path(out), files, force)
     if as_json:
         click.echo(dumps({"folder": out, "files": files}))
     elif out is not None:
         click.echo("\n".join(f"{out}/{name}" for name in files))
     else:
         click.echo("\n".join(f"# ---- {name}\n{text.rstrip()}\n" for name, text in files.items()))
-
-
-def write_files(out: str, files: dict[str, str]) -> None:
-    """Write files below a folder, which is made if need be; scripts become executable."""
-    from planner.errors import BadInput
-
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
-            if name.endswith(".sh"):
-                target.chmod(0o755)
-    except OSError as error:
-        raise BadInput(f"cannot write to {folder}: {error.strerror or error}") from error

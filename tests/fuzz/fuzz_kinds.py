@@ -1,7 +1,7 @@
 """One function a kind of input: make it from a seed, hand it in as a user would, look at what comes back.
 
-Each returns ``answered`` or ``refused``; anything else that happens (an exception, a hang, a bad figure, an error
-that is no sentence) is a finding.
+Each returns ``answered`` or ``refused``; anything else that happens (an exception, a hang, a bad figure, an
+error that is no sentence) is a finding.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def _usual(rng: random.Random) -> dict[str, Any]:
 
 OPTIONS = (
     "model", "gpus", "hardware", "gpus_per_node", "domain_gpus", "domain_bandwidth", "nic_bandwidth",
-    "oversubscription", "pod_gpus", "global_batch", "seq_length", "precision", "framework", "goal", "step_time",
+    "oversubscription", "pod_gpus", "global_batch", "seq_length", "precision", "framework", "goal",
+    "step_time",
     "max_bubble", "hbm", "hbm_reserve",
 )  # fmt: skip
 

@@ -30,7 +30,7 @@ PYTHON_WORDS = re.compile(
 )
 
 
-class Hang(Exception):  # noqa: N818
+class Hang(Exception):
     """The input took longer than ``HANG_S``."""
 
 

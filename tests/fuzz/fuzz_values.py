@@ -1,4 +1,4 @@
-"""Values that break programs, and changes of valid inputs: trees (JSON, TOML), text and bytes. All from a seed."""
+"""Values that break programs, and changes of valid inputs: trees (JSON, TOML), text and bytes, by seed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import random
 from typing import Any
 
 NASTY: tuple[Any, ...] = (
-    0, -1, 1, 2, 3, 7, 8, 1.5, -0.0, 0.1, 1e308, 1e-308, -1e30, 10**6, 10**9, 10**18, 10**40, 2**63, 5000 * "9",
-    True, False, None, "", " ", "abc", "8", "-8", "1e999", "nan", "none", "\x00", "ü" * 50, "../../etc/passwd",
+    0, -1, 1, 2, 3, 7, 8, 1.5, -0.0, 0.1, 1e308, 1e-308, -1e30, 10**6, 10**9, 10**18, 10**40, 2**63,
+    5000 * "9", True, False, None, "", " ", "abc", "8", "-8", "1e999", "nan", "none", "\x00", "ü" * 50,
+    "../../etc/passwd",
     "$(touch owned)", "`id`", "'; rm -rf x; '", "a\nb", "\u202e", "x" * 5000, [], [0], [[]], [None, "a"], {},
     {"a": 1}, {"a": {"b": []}}, float("nan"), float("inf"), float("-inf"),
 )  # fmt: skip
 """Zero, negative, huge, tiny, wrong type, empty, not a number, shell and path tricks."""
 NASTY_TEXT: tuple[str, ...] = (
     "0", "-1", "1", "3", "1.5", "1e6", "1000000", "10000000", "1e309", "nan", "inf", "-inf", "", " ", "none",
-    "abc", "8x", "0x10", "1_000", "٣", "8,", ",8", "8:4", "4:", ":", ":4", "!4", "not-4", "!", "1:8,!4", "4,4",
+    "abc", "8x", "0x10", "1_000", "٣", "8,", ",8", "8:4", "4:", ":", ":4", "!4", "not-4", "!", "1:8,!4",
+    "4,4",
     "99999999999999999999", "9" * 5000, "1e-320", "80GB", "80gib", "-80GB", "0GB", "10s", "4Mtok", "0tok",
     "1:2:3", "True", "on", "off", "é", "\x00", "a\nb", "$(id)", "../x.toml", "/", ".", "~", "\\", "%s", "{}",
 )  # fmt: skip
