@@ -46,6 +46,9 @@ def command(**options: Any) -> None:
         raise BadInput("give only one of --list, --stats, --export and --answer")
     if options["given"] is not None and options["ident"] is None:
         raise BadInput("--answer needs --id, which question it answers")
+    chosen = [name for name in ("topic", "level", "seed", "count") if options[name] is not None]
+    if options["ident"] is not None and chosen:
+        raise BadInput(f"--id names one question, so --{chosen[0]} has nothing to choose")
     if options["show_list"]:
         _list(options)
     elif options["stats"]:

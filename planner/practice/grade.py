@@ -114,14 +114,14 @@ def optimum(request: PlanRequest) -> Estimate:
     Raises
     ------
     BadInput
-        The request has no plan.
+        No optimum was proven in time.
     """
     text = request.model_dump_json()
     if text not in _PROVEN:
-        best = solve(request, top=1, time_limit_s=SOLVE_S, workers=1).best
-        if best is None:
-            raise BadInput("no plan fits this question")
-        _PROVEN[text] = best
+        result = solve(request, top=1, time_limit_s=SOLVE_S, workers=1)
+        if result.best is None or result.status != "optimal":
+            raise BadInput(f"no optimum was proven within {SOLVE_S:.0f} s; try again on a quieter machine")
+        _PROVEN[text] = result.best
     return _PROVEN[text]
 
 

@@ -8,8 +8,9 @@ from planner.catalog import load_cluster, load_model
 from planner.spec import FrameworkProfile, Limits, Pin, PlanRequest, Workload
 
 SPACE = (
-    "t, p, d, ZeRO 0, 1 or 3, micro-batch b, 1F1B, recompute none or full, sequence parallelism; bf16, fp32 "
-    "gradients; no context parallelism"
+    "t, p, d, ZeRO 0, 1 or 3 (3 only without a pipeline), micro-batch b, 1F1B with equal stages, recompute "
+    "none "
+    "or full, sequence parallelism; bf16, fp32 gradients, Adam; no context parallelism"
 )
 """What a plan may choose, in words."""
 

@@ -184,3 +184,53 @@ def test_choosing_asks_every_card_once_before_new_numbers() -> None:
     assert [question.ident for question in asked] == [q.ident for q in choose(found, len(found) + 6, seed=5)]
     with pytest.raises(BadInput, match="count 0"):
         choose(found, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("ident", "printed"),
+    [
+        ("all-reduce-time:1", "200 GB/s"),
+        ("12.2.1/1", "one all-reduce"),
+        ("ffn-gemm:1", "30.7 TFLOP"),
+        ("ffn-gemm:1", "32 ms"),
+        ("tp-share:1", "10 %"),
+        ("tp-step:1", "0.57 s"),
+        ("bubble:1", "78 %"),
+        ("12.2.2/2+1", "about 36 GB"),
+        ("bubble-microbatches:1", "4 p"),
+        ("sequence-saving:1", "62.4 GB"),
+        ("activations:1", "34 s b h / t + 10 s b h"),
+        ("12.3.2/1", "5.2 GB"),
+        ("ring-time:1", "NVLink"),
+        ("12.3.2/3", "bit-identical"),
+        ("zigzag:1", "striping"),
+        ("mix-state:1", "52.5 GB"),
+        ("mix-sync:1", "175 ms"),
+        ("step-compute:1", "200 to 250 ms"),
+        ("12.4.1/1+1", "25 GB"),
+        ("12.4.2/2", "c=8"),
+        ("failures:1", "148"),
+        ("12.4.2/3", "128"),
+    ],
+)
+def test_where_the_chapter_slips_the_explanation_says_what_it_prints(ident: str, printed: str) -> None:
+    explanation = find(ident).explanation
+    assert explanation is not None
+    assert printed in explanation.book
+
+
+def test_the_largest_model_corrects_50b_only_where_it_is_printed() -> None:
+    # 16 x 50 / 8 = 100 GB: only ZeRO-3 is meant.
+    asked = [question for question in drawn(range(20)) if question.card == "zero-largest"]
+    noted = {
+        question.text for question in asked if question.explanation and "50B" in question.explanation.book
+    }
+    assert noted == {question.text for question in asked if "ZeRO-3" in question.text}
+
+
+def test_the_published_405b_row_corrects_the_chapter() -> None:
+    rows = {
+        question.text: question.explanation for question in drawn(range(20)) if question.card == "read-table"
+    }
+    books = [explanation.book for text, explanation in rows.items() if explanation and "405B" in text]
+    assert books and all("6.33 GB" in book and "16.8 M tokens" in book for book in books)

@@ -211,7 +211,7 @@ def test_export_replaces_only_when_told(home: Path) -> None:
     "words",
     [
         ("--answer", "3"), ("--list", "--stats"), ("--topic", "quantum"), ("--level", "junior"),
-        ("--id", "nothing"), ("--count", "0"), ("--seed", "-1"),
+        ("--id", "nothing"), ("--id", "zero-state:1", "--seed", "2"), ("--count", "0"), ("--seed", "-1"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_one_sentence(home: Path, words: tuple[str, ...]) -> None:

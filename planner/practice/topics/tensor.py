@@ -98,7 +98,8 @@ def ffn_gemm(b: int, s: int, h: int, f: int, t: int, peak_tflop: int) -> Body:
             intuition="At the peak rate; a real product of this shape reaches 60 to 80 % of it, and less "
             "the narrower the shard gets.",
             book="The chapter writes /8 in its 70B example but prints the whole width: 30.7 TFLOP and 31 ms "
-            "where one GPU has 3.85 TFLOP and 3.9 ms.",
+            "where one GPU has 3.85 TFLOP and 3.9 ms. In its 175B example 32 ms are one product; the MLP "
+            "has two, 63 ms.",
         ),
     )
 
