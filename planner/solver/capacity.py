@@ -13,6 +13,7 @@ With several kinds of layer the smallest figure stands for each: a lower bound o
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,8 @@ class RankMemory:
     last_end: Floats
     multiple: Floats
     """Micro-batches in flight."""
+    model: Floats
+    """All layers of the model together on ranks that keep the fewest micro-batches in flight."""
 
 
 def rank_memory(setting: Settings, request: PlanRequest) -> RankMemory:
@@ -69,7 +72,12 @@ def rank_memory(setting: Settings, request: PlanRequest) -> RankMemory:
         first_end=np.min(first_end, axis=0)[0],
         last_end=np.min(last_end, axis=0)[1],
         multiple=np.broadcast_to(activation_multiple(setting, ranks), ranks.shape),
+        model=np.einsum("ks,k->s", np.min(layer - saved, axis=1), _kind_counts(request)),
     )
+
+
+def _kind_counts(request: PlanRequest) -> Floats:
+    return np.array(list(Counter(request.model.layer_kinds).values()), dtype=np.float64)
 
 
 _LOADS = (
@@ -115,8 +123,12 @@ def fits_somehow(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
     """
     fits = np.ones(len(rows), dtype=bool)
     for chosen, setting in settings_by_category(rows):
-        room = most_layers(setting, request, rank_memory(setting, request))
-        fits[chosen] = np.all(room >= 0, axis=0) & (np.sum(room, axis=0) >= request.model.num_layers)
+        memory = rank_memory(setting, request)
+        room = most_layers(setting, request, memory)
+        p = np.asarray(setting.pipeline_parallel)
+        free = p * (request.cluster.usable_hbm_bytes - memory.fixed) - memory.first_end - memory.last_end
+        enough = np.sum(room, axis=0) >= request.model.num_layers
+        fits[chosen] = np.all(room >= 0, axis=0) & enough & (memory.model <= free * (1 + 1e-9))
     return fits
 
 

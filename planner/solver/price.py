@@ -48,8 +48,10 @@ class SettingPrice:
         self.values = values
         self.request = request
         self.setting = Settings(**values)
-        self.p, self.v = values["pipeline_parallel"], values["virtual_stages"]
-        self.m, self.schedule = values["num_microbatches"], values["schedule"]
+        self.p: int = values["pipeline_parallel"]
+        self.v: int = values["virtual_stages"]
+        self.m: int = values["num_microbatches"]
+        self.schedule: Schedule = values["schedule"]
         self.order = stage_order(self.schedule, self.p, self.v)
         self.kinds: dict[LayerKind, Phase] = {k: _phase(phases, index) for k, phases in work.layers.items()}
         self.first, self.last = _phase(work.first, index), _phase(work.last, index)
@@ -94,6 +96,16 @@ class SettingPrice:
         exposed = data_parallel_time(local, self.setting, self.request, forward_s, backward_s)
         exposed = exposed + optimizer_time(local, self.setting, self.request)
         return float(exposed + optimizer_offload_time(local, self.setting, self.request))
+
+    def makespan_bound(self, layers: tuple[int, ...]) -> float:
+        """Step time of the layout at least: m times the work of its busiest rank, without recompute. [s].
+
+        Two-way schedules average two ranks, so the mean of all ranks stands for the busiest.
+        """
+        loads = self.loads(Layout(layers, (0,) * self.p))
+        work = [sum(sum(self.chunk_phases(load)) for load in chunks) for chunks in loads]
+        busiest = sum(work) / self.p if self.schedule in BIDIRECTIONAL else max(work)
+        return self.finish(self.m * busiest, 0.0)
 
     def finish(self, makespan_s: float, tail_s: float) -> float:
         """The step of a pipeline's makespan and what follows it. [s]."""

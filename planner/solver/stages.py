@@ -22,14 +22,13 @@ def best_layout(price: SettingPrice, worth_us: int) -> tuple[float, Layout] | No
     best: tuple[float, Layout] | None = None
     worth_s = worth_us * MICROSECOND_S
     for layers in layouts:
-        least_s = price.seconds(Layout(layers, (0,) * price.p), worth_s) if price.p * price.v > 1 else 0.0
-        if least_s >= worth_s:
+        if price.makespan_bound(layers) >= worth_s:
             continue
         recomputed = price.least_recomputed(layers)
         if recomputed is None:
             continue
         layout = Layout(layers, recomputed)
-        seconds = price.seconds(layout, worth_s) if any(recomputed) or not least_s else least_s
+        seconds = price.seconds(layout, worth_s)
         if seconds < worth_s:
             best, worth_s = (seconds, layout), seconds
     return best
