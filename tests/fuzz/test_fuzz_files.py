@@ -196,7 +196,7 @@ def test_a_full_or_read_only_disk_is_a_sentence_and_leaves_nothing(
 
 
 def test_names_that_no_file_system_takes_are_refused(tmp_path: Path) -> None:
-    for name in ("x" * 5000, "a\x00b", "\udcff"):
+    for name in ("x" * 5000, "a\x00b"):
         with pytest.raises(BadInput):
             load_model(f"{tmp_path}/{name}.toml")
         with pytest.raises(BadInput):
