@@ -1,8 +1,8 @@
 """Write ``accuracy.md``: errors of every published run by family and by whatever may show structure.
 
-Run ``python tests/benchmarks/accuracy.py`` from the repository root (about a minute). ``--rotate`` also
-refits the constants with whole sources held out, one fold after the other (several minutes a fold), and keeps
-the errors of the held-out rows in ``held_out.json``; a plain run shows the kept figures.
+Run ``python tests/benchmarks/accuracy.py`` from the repository root (about a minute). ``--rotate sources`` (or
+``models``) also refits the constants with whole sources (models) held out, one fold after the other (several
+minutes a fold), and keeps the errors of the held-out rows in ``held_out_*.json``; a plain run shows those.
 """
 
 from __future__ import annotations
@@ -150,55 +150,66 @@ def band_table(rows: list[FamilyRow]) -> dict[tuple[str, str, str], float]:
     }
 
 
-def folds(rows: list[Sample]) -> list[list[int]]:
-    """Indices of held-out rows: whole sources, spread so that folds have similar weight."""
-    by_source: dict[str, list[int]] = defaultdict(list)
+HELD_OUT: dict[str, Callable[[Sample], str]] = {
+    "sources": lambda sample: source_of(sample.row),
+    "models": lambda sample: str(sample.row["model"].get("name")).lower(),
+}
+"""What is held out as a whole. A source is often all that is known of a framework: the harder test."""
+
+
+def folds(rows: list[Sample], unit: Callable[[Sample], str]) -> list[list[int]]:
+    """Indices of held-out rows: whole units, spread so that folds have similar size."""
+    members: dict[str, list[int]] = defaultdict(list)
     for index, sample in enumerate(rows):
-        by_source[source_of(sample.row)].append(index)
+        members[unit(sample)].append(index)
     held: list[list[int]] = [[] for _ in range(FOLDS)]
-    for members in sorted(by_source.values(), key=len, reverse=True):
-        min(held, key=len).extend(members)
+    for indices in sorted(members.values(), key=len, reverse=True):
+        min(held, key=len).extend(indices)
     return held
 
 
-def rotate(sweeps: int) -> None:
-    """Fit on all but one fold, from the documents' values on, and keep the errors of the fold."""
+def rotate(unit: str, sweeps: int) -> None:
+    """Fit on all but one fold, from the documents' values on, and keep the errors of the fold.
+
+    The sweep's own cluster takes no part: it is one source, and its constants serve nothing else.
+    """
     rows = samples([MEASURED / name for name in FILES if not name.startswith("sweep")])
+    rows = [sample for sample in rows if sample.row.get("framework") != "nanotron"]
     kept: dict[str, float] = {}
-    for number, held in enumerate(folds(rows)):
+    for number, held in enumerate(folds(rows, HELD_OUT[unit])):
         fit = Fit([sample for index, sample in enumerate(rows) if index not in set(held)])
         fit.restart({(c.owner, c.name): c.prior for c in CONSTANTS})
         values = fit.run(sweeps)
         for index in held:
             kept[str(rows[index].row["id"])] = 100.0 * (np.exp(log_error(rows[index], values)) - 1.0)
-        print(f"fold {number + 1}: {len(held)} rows held out")
-        (HERE / "held_out.json").write_text(
-            json.dumps({k: round(v, 2) for k, v in sorted(kept.items())}, indent=0) + "\n"
-        )
+        print(f"fold {number + 1}: {len(held)} rows held out", flush=True)
+        text = json.dumps({name: round(error, 2) for name, error in sorted(kept.items())}, indent=0)
+        (HERE / f"held_out_{unit}.json").write_text(text + "\n")
 
 
-def held_out_table(rows: list[FamilyRow]) -> str:
-    """Errors of rows whose source was held out of the fit."""
-    path = HERE / "held_out.json"
+def held_out_table(rows: list[FamilyRow], unit: str) -> str:
+    """Errors of rows whose source or model was held out of the fit."""
+    path = HERE / f"held_out_{unit}.json"
     if not path.exists():
         return ""
     kept = json.loads(path.read_text())
     lines = []
     for name, belongs in FAMILIES.items():
-        errors = [
-            kept[row.result.id]
-            for row in rows
-            if row.case is not None and belongs(row) and row.result.id in kept
-        ]
+        members = [row for row in rows if row.case is not None and belongs(row)]
+        errors = [kept[row.result.id] for row in members if row.result.id in kept]
         figures = error_statistics(errors)
         lines.append([*statistics_row(name, errors), figures.get("mean_pct", ""), TARGETS.get(name, "")])
     intro = (
-        f"Constants refitted in up to {FOLDS} folds, each from the documents' values and without whole "
-        "sources; every row is predicted by the fit that did not see its source (rows of folds that were not "
-        "run are missing). A part or a framework that only the held-out sources cover keeps its documents' "
-        "value.\n\n"
+        f"Constants refitted in up to {FOLDS} folds (one sweep each), each from the documents' values and without "
+        f"whole {unit}; every row is predicted by the fit that did not see it (rows of folds that were not run, "
+        "and the sweep's own cluster, are missing). A part or a framework that only held-out rows cover keeps "
+        "its documents' values.\n\n"
     )
-    return "## Held out: step time by family [%]\n\n" + intro + table((*HEADING, "mean", "target"), lines)
+    return (
+        f"## Held out by {unit}: step time by family [%]\n\n"
+        + intro
+        + table((*HEADING, "mean", "target"), lines)
+    )
 
 
 def plot(rows: list[FamilyRow], path: Path) -> bool:
@@ -242,7 +253,7 @@ def report(rows: list[FamilyRow], plotted: bool) -> str:
         [(*key, value) for key, value in band_table(rows).items()],
     )
     parts = (
-        family_tables(rows), held_out_table(rows), ranking_table(rows),
+        family_tables(rows), *(held_out_table(rows, unit) for unit in HELD_OUT), ranking_table(rows),
         "## Error bands (planner/cost/confidence.py) [%]\n\n" + bands, slice_tables(rows),
     )  # fmt: skip
     return head + picture + "\n".join(part for part in parts if part)
@@ -251,11 +262,11 @@ def report(rows: list[FamilyRow], plotted: bool) -> str:
 def main() -> None:
     """Write the page (and, with ``--rotate``, the held-out errors first)."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rotate", action="store_true")
+    parser.add_argument("--rotate", choices=tuple(HELD_OUT))
     parser.add_argument("--sweeps", type=int, default=1)
     options = parser.parse_args()
     if options.rotate:
-        rotate(options.sweeps)
+        rotate(options.rotate, options.sweeps)
     rows = described_rows()
     plotted = plot(rows, HERE / "accuracy.png")
     (HERE / "accuracy.md").write_text(report(rows, plotted))
