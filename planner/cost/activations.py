@@ -85,7 +85,8 @@ RECOMPUTE_DROPS: dict[str, dict[str, float]] = {
 """Share of each part that a selectively recomputed module does not keep.
 
 Names are Megatron-Core's; ``op`` is torchtitan's per-operator policy (every second matrix product and every
-elementwise result is recomputed, the attention output is kept), ``elementwise`` keeps all matrix products
+elementwise result is recomputed, the attention output is kept; eager code also keeps the last product's
+output, as large as the residual, which no backward kernel reads), ``elementwise`` keeps all matrix products
 (MaxText's minimal policy)."""
 
 
@@ -131,6 +132,8 @@ def _dropped_bytes(saved: LayerSaved, setting: Setting, request: PlanRequest) ->
     for module in modules:
         for part, share in RECOMPUTE_DROPS.get(module, {}).items():
             shares[part] = max(share, shares.get(part, 0.0))
+    if "op" in modules and request.framework.memory.compiled_blocks:
+        shares["residual"] = 1.0
     return sum((share * getattr(saved, part) for part, share in shares.items()), 0.0 * saved.layer_input)
 
 

@@ -37,6 +37,11 @@ from planner.spec.request import PlanRequest
 DOUBLE_MODEL: frozenset[Schedule] = frozenset({"dualpipe"})
 """Schedules that hold two copies of the model's stages on every rank (DeepSeek-V3 report, table 2)."""
 
+LAUNCH_BOUND_FLOP = 1e11
+"""Work of one h x h product on a tensor rank below which launches, not products, pace a layer: some 230
+launches of 10 us against about 13 such products. Observed on tests/data/measured/sweep_calibration.jsonl: the
+window is absent up to 0.8e11 and present from 1.4e11, for three model sizes and t = 4 and 8. [FLOP]"""
+
 
 def layer_state_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> StateBytes:
     """Persistent state of one layer of this kind on one GPU. [byte]."""
@@ -198,14 +203,21 @@ def _framework_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) ->
 def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
     """Gathered tensors that the allocator cannot reuse yet because their stream is behind the host.
 
-    The published nanotron sweep shows about the same multiple of T h for every model and every p, none
-    without a steady state (m <= p), none with wide tensor groups in short pipelines (t > p^2): an observed
-    rule without a derivation.
+    In the published nanotron sweep the window is about the same multiple of T h for every model and p, the
+    depth of the launch queue, wherever the host gets that far ahead, and nothing elsewhere. It does without
+    a pipeline; in the warm-up of a long one (t <= p^2, observed); in one of two stages only within a node, or
+    where a layer keeps the device busy for longer than its launches take the host; never without a steady
+    state (m <= p).
     """
     p, t = np.asarray(setting.pipeline_parallel), np.asarray(setting.tensor_parallel)
-    runs_ahead = ((p == 1) | (t <= p * p)) & (np.asarray(setting.num_microbatches) > p)
     tokens = tokens_per_micro_batch(setting, request)
-    window = request.framework.memory.gathered_window_bytes * request.model.hidden_size * tokens
+    h = request.model.hidden_size
+    in_node = t <= request.cluster.gpus_per_node
+    busy = in_node & (2.0 * tokens * h * h / t > LAUNCH_BOUND_FLOP)
+    near = t * p * np.asarray(setting.data_parallel) <= request.cluster.gpus_per_node
+    runs_ahead = (p == 1) | ((p > 2) & (t <= p * p)) | busy | near
+    runs_ahead = runs_ahead & (np.asarray(setting.num_microbatches) > p)
+    window = request.framework.memory.gathered_window_bytes * h * tokens
     return np.where(runs_ahead, window * (1 - 1 / t), 0.0)
 
 

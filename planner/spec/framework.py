@@ -101,6 +101,12 @@ class MemoryHabits(BaseModel):
     """Per logit, at the worst moment."""
     parallel_loss_bytes: float = 0.0
     """More of them where the logits are split over tensor ranks and the loss copies its part (DTensor)."""
+    compiled_loss_peak_bytes: float | None = None
+    """``loss_peak_bytes`` where the loss is compiled (None: the same)."""
+    compiled_parallel_loss_bytes: float | None = None
+    """``parallel_loss_bytes`` where the loss is compiled (None: the same)."""
+    compiled_blocks: bool = False
+    """Layers are compiled: a per-operator recompute keeps only what some backward kernel reads."""
     gathered_window_bytes: float = 0.0
     """Per token and hidden element: gathered inputs of tensor-parallel products that wait for their stream
     while the host runs ahead of the device. Not divided over the tensor ranks; see ``cost.memory``."""

@@ -28,7 +28,7 @@ from planner.spec.plan import Plan, Precision, Recompute, Schedule, StagePlan
 from planner.spec.problems import first_problem, shown
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
-from planner.validate.memory import least_recompute, states_recompute
+from planner.validate.memory import compiled_habits, least_recompute, states_recompute
 from planner.validate.typed import MAX_COUNT, readable
 
 Row = Mapping[str, Any]
@@ -256,6 +256,8 @@ def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
     if config.get("async_tp") is True:
         changes["tensor_comm_hidden_fraction"] = max(time.tensor_comm_hidden_fraction, ASYNC_TENSOR_HIDDEN)
     memory = profile.memory
+    if config.get("compile") is True:
+        memory = compiled_habits(memory, str(row.get("source", "")))
     if _predates_fused_attention(row, config, profile):
         memory = memory.model_copy(update={"fused_attention": False})
         changes["attention_kernel"] = UNFUSED

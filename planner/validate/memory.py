@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,25 @@ def compared_memory(stages: Sequence[Memory], row: Mapping[str, Any], habits: Me
         for one in stages
     ]
     return figures[0] if habits.reported_rank == "first" else max(figures)
+
+
+LOSS_COMPILED_SINCE = 202501
+"""Year and month from which torchtitan's compile switch covers the loss as well as the blocks."""
+
+
+def compiled_habits(habits: MemoryHabits, source: str) -> MemoryHabits:
+    """Return the habits of a run whose source says that it was compiled.
+
+    Benchmark pages carry their month in the name (``llama3_h100_202412``); without one, the run is recent.
+    """
+    month = re.search(r"(?<!\d)(20[2-9]\d(?:0[1-9]|1[0-2]))(?!\d)", source)
+    changes: dict[str, Any] = {"compiled_blocks": True}
+    if month is None or int(month.group(1)) >= LOSS_COMPILED_SINCE:
+        if habits.compiled_loss_peak_bytes is not None:
+            changes["loss_peak_bytes"] = habits.compiled_loss_peak_bytes
+        if habits.compiled_parallel_loss_bytes is not None:
+            changes["parallel_loss_bytes"] = habits.compiled_parallel_loss_bytes
+    return habits.model_copy(update=changes)
 
 
 RECOMPUTE_ORDER: tuple[tuple[Recompute, tuple[str, ...]], ...] = (
