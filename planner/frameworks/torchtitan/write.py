@@ -48,22 +48,22 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
         problems.append(
             f"selective recompute saves by operation, it takes no modules {plan.recompute_modules}"
         )
-    return problems + (_only_old(plan) if not _has_old(plan) else [])
-
-
-def _only_old(plan: Plan) -> list[str]:
-    """What neither version can say."""
-    problems = []
-    if plan.context_parallel > 1 and plan.context_parallel_kind == "ring":
+    if not _has_new(plan) and not _has_old(plan, request):
         problems.append(
-            "0.3 has no ring context parallelism, and 0.2.2 runs tensor with sequence parallelism"
+            "0.3 has no ring context parallelism, 0.2.2 neither tensor ranks without sequence parallelism "
+            "nor context parallelism for its own flavours, which use flex attention"
         )
     return problems
 
 
-def _has_old(plan: Plan) -> bool:
-    """Whether the TOML of 0.2.2 can hold the plan: it always runs sequence parallelism with tensor ranks."""
-    return plan.tensor_parallel == 1 or plan.sequence_parallel
+def _has_old(plan: Plan, request: PlanRequest) -> bool:
+    """Whether the TOML of 0.2.2 can hold the plan.
+
+    It always runs sequence parallelism with tensor ranks, and its latent-attention models use flex
+    attention, which its context parallelism refuses.
+    """
+    flex = flavor(request.model) is not None and plan.context_parallel > 1
+    return (plan.tensor_parallel == 1 or plan.sequence_parallel) and not flex
 
 
 def _has_new(plan: Plan) -> bool:
@@ -80,7 +80,7 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
         Something in the plan has no field.
     """
     refuse(PROFILE.name, inexpressible(plan, request))
-    new, old = _has_new(plan), _has_old(plan)
+    new, old = _has_new(plan), _has_old(plan, request)
     arguments = "--module plan_cfg --config plan" if new else '--job.config_file "$HERE/train.toml"'
     launch = Launch(
         version=PROFILE.version,
@@ -104,16 +104,16 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
         "torchrun.sh": torchrun_script(plan, request, launch),
         "slurm.sh": slurm_script(plan, request),
         "rank_map.csv": rank_map_csv(plan, request.cluster.gpus_per_node),
-        "README.md": readme(plan, request, launch, steps, notes(plan)),
+        "README.md": readme(plan, request, launch, steps, notes(plan, request)),
     }
 
 
-def notes(plan: Plan) -> list[str]:
+def notes(plan: Plan, request: PlanRequest) -> list[str]:
     """Return what a user should know before starting the run."""
     found = []
     if not _has_new(plan):
         found.append("torchtitan 0.3 dropped ring context parallelism: only the TOML for 0.2.2 is written.")
-    elif _has_old(plan):
+    elif _has_old(plan, request):
         found.append("`plan_cfg.py` is for torchtitan 0.3.0, `train.toml` with `plan_model.py` for 0.2.2.")
     else:
         found.append(
