@@ -119,7 +119,8 @@ class Scan:
     ) -> Candidates:
         """Candidates with their best bound, what follows the last backward pass included."""
         whole = np.zeros(len(rows))
-        if not self.request.framework.limits.partial_recompute:
+        limits = self.request.framework.limits
+        if not (limits.partial_recompute or limits.recompute_per_stage):
             whole = np.where(rows.values("recompute") == "none", 0.0, work.recompute_seconds)
         pipeline = pipeline_bound(rows, work, whole / self.request.model.num_layers)
         after = tail_bound(rows, work, pipeline.busiest.least, self.request)

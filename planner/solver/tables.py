@@ -159,11 +159,9 @@ def steady_seconds(rows: Rows, work: WorkTimes, request: PlanRequest) -> Floats:
     -----
     The busiest rank of any layout works at least the mean, m W / p per step, and m / p = B' t c / (N' b) with
     the batch B' and GPUs N' that the completion uses: at least the smallest batch over all GPUs.
-    Recompute counts when every layer has to be recomputed; where a part will do it may be nothing.
+    Recompute is not counted: how much there has to be is not known yet.
     """
     seconds = work.layer_seconds + work.ends_seconds
-    if not request.framework.limits.partial_recompute:
-        seconds = seconds + work.recompute_seconds
     replicas = rows.values("tensor_parallel") * rows.values("context_parallel")
     share = request.workload.global_batch * replicas / request.cluster.num_gpus / rows.values("micro_batch")
     return np.asarray(share * seconds)

@@ -1,7 +1,7 @@
 """How long the solver takes: named problems and a scale curve, each in a process of its own.
 
-Run ``python tests/benchmarks/solver.py`` for the named problems, ``python tests/benchmarks/solver.py curve`` for the
-curve; both print rows of a Markdown table (``tests/benchmarks/solver.md`` keeps the last ones).
+Without a word: the named problems; with the word ``curve``: the scale curve. Both print rows of a
+Markdown table (``tests/benchmarks/solver.md`` keeps the last ones).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ print(json.dumps([found.status, found.gap_pct, found.num_settings, found.solve_s
 
 
 def measured(problem: tuple[str, str, int, int, int], top: int) -> str:
-    """One row: status, gap, settings, seconds of the search and of the command, CPU seconds, memory, step time."""
+    """One row: status, gap, settings, seconds of search and command, CPU seconds, memory, step time."""
     start = time.monotonic()
     words = [sys.executable, "-c", PROBE, json.dumps([*problem, top, TIME_LIMIT_S])]
     shown = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -56,10 +56,8 @@ def main() -> None:
     if sys.argv[1:] == ["curve"]:
         for gpus in CURVE:
             batch = max(128, gpus // 4)
-            print(
-                f"| Llama 3 8B on {gpus:,} | {measured(('llama-3-8b', 'h100-sxm-80gb', gpus, batch, 8192), 1)}",
-                flush=True,
-            )
+            problem = ("llama-3-8b", "h100-sxm-80gb", gpus, batch, 8192)
+            print(f"| Llama 3 8B on {gpus:,} | {measured(problem, 1)}", flush=True)
         return
     for name, problem in NAMED.items():
         for top in (1, 10):
