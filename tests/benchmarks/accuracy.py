@@ -1,8 +1,9 @@
 """Write ``accuracy.md``: errors of every published run by family and by whatever may show structure.
 
-Run ``python tests/benchmarks/accuracy.py`` from the repository root (about a minute). ``--rotate sources`` (or
-``models``) also refits the constants with whole sources (models) held out, one fold after the other (several
-minutes a fold), and keeps the errors of the held-out rows in ``held_out_*.json``; a plain run shows those.
+Run ``python tests/benchmarks/accuracy.py`` from the repository root (about a minute). ``--rotate sources``
+(or ``models``) also refits the constants with whole sources (models) held out, one fold after the other
+(several minutes a fold), and keeps the errors of the held-out rows in ``held_out_*.json``; a plain run
+shows those.
 """
 
 from __future__ import annotations
@@ -200,10 +201,10 @@ def held_out_table(rows: list[FamilyRow], unit: str) -> str:
         figures = error_statistics(errors)
         lines.append([*statistics_row(name, errors), figures.get("mean_pct", ""), TARGETS.get(name, "")])
     intro = (
-        f"Constants refitted in up to {FOLDS} folds (one sweep each), each from the documents' values and without "
-        f"whole {unit}; every row is predicted by the fit that did not see it (rows of folds that were not run, "
-        "and the sweep's own cluster, are missing). A part or a framework that only held-out rows cover keeps "
-        "its documents' values.\n\n"
+        f"Constants refitted in up to {FOLDS} folds (one sweep each), each from the documents' values and "
+        f"without whole {unit}; every row is predicted by the fit that did not see it (rows of folds that "
+        "were not run, and the sweep's own cluster, are missing). A part or a framework that only held-out rows "
+        "cover keeps its documents' values.\n\n"
     )
     return (
         f"## Held out by {unit}: step time by family [%]\n\n"
