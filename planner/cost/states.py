@@ -222,7 +222,7 @@ def _spread_master(count: Any, ranks: Any, setting: Setting, habits: MemoryHabit
     stage = setting.zero_stage
     shared = np.asarray(ranks) > 1
     whole = np.where(keeps_whole_weights(setting) & shared, habits.weight_bytes, 0.0) * (stage >= 2)
-    whole_gradients = habits.weight_bytes
+    whole_gradients: Any = habits.weight_bytes
     if habits.piped_gradients == "chunk":
         whole_gradients = MASTER_BYTES / np.asarray(setting.virtual_stages)
     piped = np.where((np.asarray(setting.pipeline_parallel) > 1) & shared, whole_gradients, 0.0)

@@ -256,6 +256,8 @@ def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
     if config.get("async_tp") is True:
         changes["tensor_comm_hidden_fraction"] = max(time.tensor_comm_hidden_fraction, ASYNC_TENSOR_HIDDEN)
     memory = profile.memory
+    if profile.name == "megatron" and "flagperf" in str(row.get("source", "")).lower():
+        memory = load_framework("flagperf").memory  # its launch scripts turn none of Megatron's fusions on
     if config.get("compile") is True:
         memory = compiled_habits(memory, str(row.get("source", "")))
     if _predates_fused_attention(row, config, profile):
