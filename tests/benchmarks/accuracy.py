@@ -202,8 +202,8 @@ def held_out_table(rows: list[FamilyRow], unit: str) -> str:
         lines.append([*statistics_row(name, errors), figures.get("mean_pct", ""), TARGETS.get(name, "")])
     intro = (
         f"Constants refitted in up to {FOLDS} folds (one sweep each), each from the documents' values and "
-        f"without whole {unit}; every row is predicted by the fit that did not see it (rows of folds that "
-        "were not run, and the sweep's own cluster, are missing). A part or a framework that only held-out rows "
+        f"without whole {unit}; every row is predicted by the fit that did not see it (rows of folds "
+        "that were not run, and the sweep's own cluster, are missing). A part or a framework that only held-out rows "
         "cover keeps its documents' values.\n\n"
     )
     return (

@@ -240,5 +240,5 @@ def test_damaged_lines_stay_rows(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="missing.jsonl"):
+    with pytest.raises(BadInput, match=r"missing\.jsonl"):
         read_rows(tmp_path / "missing.jsonl")
