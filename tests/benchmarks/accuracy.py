@@ -203,8 +203,8 @@ def held_out_table(rows: list[FamilyRow], unit: str) -> str:
     intro = (
         f"Constants refitted in up to {FOLDS} folds (one sweep each), each from the documents' values and "
         f"without whole {unit}; every row is predicted by the fit that did not see it (rows of folds "
-        "that were not run, and the sweep's own cluster, are missing). A part or a framework that only held-out rows "
-        "cover keeps its documents' values.\n\n"
+        "that were not run, and the sweep's own cluster, are missing). A part or a framework that only "
+        "held-out rows cover keeps its documents' values.\n\n"
     )
     return (
         f"## Held out by {unit}: step time by family [%]\n\n"

@@ -136,7 +136,7 @@ def test_schedules_by_any_name(text: str | None, p: int, v: int, schedule: str) 
     [
         ("none", "none", (), 0), ("full", "full", (), 32), ("selective op", "selective", ("op",), 32),
         ("selective:mlp,core_attn", "selective", ("mlp", "core_attn"), 32),
-        ("selective (attention core)", "selective", (), 32), ("selective layer", "full", (), 16),
+        ("selective (attention core)", "selective", ("core_attn",), 32), ("selective layer", "full", (), 16),
         ("minimal", "selective", ("elementwise",), 32),
     ],
 )  # fmt: skip
