@@ -23,6 +23,12 @@ Matrix = Sequence[Sequence[float]]
 
 MOST_OPERATIONS = 150_000
 """Forward passes of the largest pipeline that is simulated: about 2 s and 300 MB."""
+MOST_TO_SETTLE = 60_000
+"""Forward passes after which a pipeline that has not settled is extrapolated all the same."""
+TAIL = 4
+"""Operations a chunk, in units of p, that are the state of a pipeline: what is in flight, and more."""
+STEADY = 1e-9
+"""Difference between the ranks' delays, relative to the delay, that is rounding."""
 LONG_PROGRAM = 8_000
 """Forward passes of a program too large (2 MB and more) to keep many of."""
 
@@ -49,6 +55,8 @@ class Timeline:
     span_s: float
     """Longest time from a rank's first to its last operation."""
     events: tuple[Event, ...] = ()
+    finish_s: tuple[float, ...] = ()
+    """Ends of the last operations of every rank (``_Program.tail``); empty where nothing was simulated."""
 
     def step_s(self, schedule: Schedule) -> float:
         """Time between two steps: ZB-H2 lets them interlock (post-validated optimizer), the others do not."""
@@ -145,6 +153,8 @@ class _Program:
     last: tuple[int, ...]
     """Last operation of each rank."""
     first: tuple[int, ...]
+    tail: tuple[int, ...]
+    """The last ``TAIL`` p operations a chunk of every rank."""
     ops: tuple[tuple[int, Op], ...]
 
 
@@ -192,7 +202,18 @@ def _build(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, in
         if len(rows) == before:
             raise BadInput(f"schedule {schedule} cannot run {m} micro-batches on {p} pipeline stages")
     previous, upstream, hops, slots = zip(*rows, strict=True)
-    return _Program(previous, upstream, hops, slots, tuple(last), tuple(first), tuple(ops))
+    tail = _tail(ops, [min(len(order), TAIL * p * chunks) for order in orders])
+    return _Program(previous, upstream, hops, slots, tuple(last), tuple(first), tail, tuple(ops))
+
+
+def _tail(ops: list[tuple[int, Op]], wanted: list[int]) -> tuple[int, ...]:
+    """Indices of the last operations of every rank, latest first."""
+    places: list[list[int]] = [[] for _ in wanted]
+    for index in range(len(ops), 0, -1):
+        rank = ops[index - 1][0]
+        if len(places[rank]) < wanted[rank]:
+            places[rank].append(index)
+    return tuple(index for rank_places in places for index in rank_places)
 
 
 def _done_name(op: Op) -> str:
@@ -242,7 +263,7 @@ def simulate(
         Delay of a result on its way to another rank; the sender goes on working.
     with_events
         Simulate all micro-batches and return every operation; without it a long steady state is
-        extrapolated from two shorter runs one period apart.
+        extrapolated from two shorter runs one period apart, longer ones until all ranks keep the same pace.
 
     Notes
     -----
@@ -257,14 +278,25 @@ def simulate(
     period, settled = _period(schedule, p)
     if p * v * min(m, settled + 2 * period) > MOST_OPERATIONS:
         return _at_the_pace_of_the_busiest(schedule, forward, backward_input, backward_weight, busy, m)
-    if with_events or m <= settled + 2 * period:
-        return _full(schedule, p, v, m, durations, send_s, busy, with_events)
-    short = settled + (m - settled) % period
-    low = _full(schedule, p, v, short, durations, send_s, busy, False)
-    high = _full(schedule, p, v, short + period, durations, send_s, busy, False)
-    steps = (m - short) / period
-    makespan = low.makespan_s + steps * (high.makespan_s - low.makespan_s)
-    return Timeline(makespan, busy, low.span_s + steps * (high.span_s - low.span_s))
+    while not with_events and m > settled + 2 * period:
+        short = settled + (m - settled) % period
+        low = _full(schedule, p, v, short, durations, send_s, busy, False)
+        high = _full(schedule, p, v, short + period, durations, send_s, busy, False)
+        if _is_steady(low, high) or p * v * min(m, 2 * settled) > MOST_TO_SETTLE:
+            steps = (m - short) / period
+            makespan = low.makespan_s + steps * (high.makespan_s - low.makespan_s)
+            return Timeline(makespan, busy, low.span_s + steps * (high.span_s - low.span_s))
+        settled *= 2
+    return _full(schedule, p, v, m, durations, send_s, busy, with_events)
+
+
+def _is_steady(low: Timeline, high: Timeline) -> bool:
+    """Whether one more period delays all the last operations alike: then so does every further one.
+
+    Ends are maxima of sums, so a state of the whole pipeline that moves as one goes on moving as one.
+    """
+    growth = [after - before for before, after in zip(low.finish_s, high.finish_s, strict=True)]
+    return max(growth) - min(growth) <= STEADY * max(growth)
 
 
 def _at_the_pace_of_the_busiest(
@@ -331,4 +363,4 @@ def _full(
             Event(rank, op[0], op[1], op[2], ends[i] - durations[slots[i]], ends[i])
             for i, (rank, op) in enumerate(program.ops, start=1)
         )
-    return Timeline(max(ends), busy, span, events)
+    return Timeline(max(ends), busy, span, events, tuple(ends[index] for index in program.tail))
