@@ -122,12 +122,25 @@ def layer_activation_bytes(kind: LayerKind, setting: Setting, request: PlanReque
     return LayerActivations(plain, plain - dropped, backward + dropped)
 
 
+def selective_modules(setting: Setting, request: PlanRequest) -> tuple[str, ...]:
+    """Modules that a selective recompute covers: those that the plan names, else the framework's default."""
+    return setting.recompute_modules or default_modules(request)
+
+
+def default_modules(request: PlanRequest) -> tuple[str, ...]:
+    """The framework's default modules, of which a named part of the model must be there."""
+    model = request.model
+    absent = set() if model.is_mla else {"mla_up_proj"}
+    absent |= set() if model.is_moe else {"moe", "moe_act", "shared_experts"}
+    return tuple(module for module in request.framework.memory.selective_modules if module not in absent)
+
+
 def _dropped_bytes(saved: LayerSaved, setting: Setting, request: PlanRequest) -> Any:
     if setting.recompute == "none":
         return 0.0 * saved.layer_input
     if setting.recompute == "full":
         return saved.total - saved.layer_input * request.framework.memory.checkpoint_bytes / 2.0
-    modules = setting.recompute_modules or request.framework.memory.selective_modules
+    modules = selective_modules(setting, request)
     shares: dict[str, float] = {}
     for module in modules:
         for part, share in RECOMPUTE_DROPS.get(module, {}).items():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost.activations import token_region_divisor, tokens_per_micro_batch
+from planner.cost.activations import selective_modules, token_region_divisor, tokens_per_micro_batch
 from planner.cost.flops import Gemm, attention_dims, head_gemm, layer_gemms, local_kv_heads
 from planner.cost.kernels import attention_flop, attention_time, gemm_time, memory_bound_time
 from planner.cost.layer_comm import context_comm, expert_comm, head_comm, shard_comm, tensor_comm
@@ -222,7 +222,7 @@ def _recompute(
         return 0.0 * forward.total
     if setting.recompute == "full":
         return np.maximum(forward.total - forward.data_comm_s, launches)
-    modules = setting.recompute_modules or request.framework.memory.selective_modules
+    modules = selective_modules(setting, request)
     return sum((_module(name, kind, setting, request, forward) for name in modules), 0.0 * forward.total)
 
 

@@ -22,6 +22,7 @@ TIME = TimeHabits(
 MEMORY = MemoryHabits(
     optimizer_bytes=8.0,
     selective_modules=("layernorm", "mla_up_proj", "moe_act"),
+    unsaid_modules=("layernorm", "mla_up_proj", "moe_act"),
     low_precision_gate=True,
     low_precision_attention_bytes=1.5,
     loss_saved_bytes=2.0,

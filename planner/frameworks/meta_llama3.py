@@ -17,6 +17,7 @@ MEMORY = MemoryHabits(
     sharded_weights_are_master=True,
     piped_gradients="chunk",
     selective_modules=("op",),
+    unsaid_modules=("op",),
     # Tensors are "proactively deallocated", so that the allocator's cache stays near what is live; loss over
     # 16-bit logits as in torchtitan's compiled code.
     loss_peak_bytes=8.0,

@@ -24,6 +24,8 @@ TIME = TimeHabits(
 )
 
 MEMORY = MemoryHabits(
+    # Fused attention leaves "core_attn", Megatron's own default, nothing to save.
+    selective_modules=("layernorm", "mla_up_proj", "moe_act", "mlp"),
     # MLPerf and performance recipes: bf16 gradients, FP8 primary weights (fp8_param_gather).
     gradient_bytes=2.0,
     fp8_weight_bytes=1.0,
@@ -48,6 +50,7 @@ LIMITS = Limits(
     recompute=("none", "selective", "full"),
     recompute_per_stage=False,
     partial_recompute=True,
+    partial_selective=False,
     microbatches_at_least_stages=False,
     interleaved_multiple_of_stages=True,
     moe_tensor_needs_sequence_parallel=True,

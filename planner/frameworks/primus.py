@@ -25,6 +25,8 @@ TIME = TimeHabits(
 )
 
 MEMORY = MemoryHabits(
+    # Fused attention leaves "core_attn", Megatron's own default, nothing to save.
+    selective_modules=("layernorm", "mla_up_proj", "moe_act", "mlp"),
     # Megatron backend; unfused cross entropy unless switched on (fusing saves 4 bytes a logit).
     loss_saved_bytes=6.0,
     loss_peak_bytes=6.0,
@@ -50,6 +52,7 @@ LIMITS = Limits(
     recompute=("none", "selective", "full"),
     recompute_per_stage=False,
     partial_recompute=True,
+    partial_selective=False,
     microbatches_at_least_stages=False,
     interleaved_multiple_of_stages=True,
     moe_tensor_needs_sequence_parallel=True,

@@ -7,7 +7,10 @@ from planner.spec.plan import SCHEDULES
 
 TIME = TimeHabits()
 
-MEMORY = MemoryHabits()
+MEMORY = MemoryHabits(
+    # Fused attention leaves "core_attn", Megatron's own default, nothing to save.
+    selective_modules=("layernorm", "mla_up_proj", "moe_act", "mlp"),
+)
 
 LIMITS = Limits(
     schedules=SCHEDULES,

@@ -96,11 +96,22 @@ def recomputed_layers_suit_the_framework(request: PlanRequest, plan: Plan) -> bo
     {request.framework.limits.recompute_per_stage}).
     """
     limits = request.framework.limits
-    whole = [stage.recompute_layers in {0, stage.layers} for stage in plan.stages]
-    all_or_none = {stage.recompute_layers == stage.layers for stage in plan.stages}
-    counts = {stage.recompute_layers for stage in plan.stages}
-    same = len(counts) <= 1 or (all(whole) and len(all_or_none) == 1)
-    return (limits.partial_recompute or all(whole)) and (limits.recompute_per_stage or same)
+    whole = all(stage.recompute_layers in {0, stage.layers} for stage in plan.stages)
+    partial = limits.recomputes_partially(plan.recompute)
+    return (partial or whole) and (limits.recompute_per_stage or _recomputes_alike(plan, partial))
+
+
+def _recomputes_alike(plan: Plan, partial: bool) -> bool:
+    """Whether "the first n layers of every chunk" (n: all or none, unless ``partial``) says what the plan does."""
+    most = max((max(stage.chunk_layers) for stage in plan.stages), default=0)
+    firsts = range(most + 1) if partial else (0, most)
+    return any(
+        all(
+            stage.recompute_layers == sum(min(first, layers) for layers in stage.chunk_layers)
+            for stage in plan.stages
+        )
+        for first in firsts
+    )
 
 
 MLA_MODULES = ("mla_up_proj",)

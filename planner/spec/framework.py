@@ -41,6 +41,8 @@ class Limits(BaseModel):
     """Stages may recompute different numbers of layers."""
     partial_recompute: bool = True
     """A stage may recompute some of its layers (else all or none)."""
+    partial_selective: bool = True
+    """It may do so selectively as well (Megatron's named modules hold for every layer)."""
     microbatches_at_least_stages: bool = False
     """1F1B and GPipe refuse fewer micro-batches than stages (PyTorch)."""
     interleaved_multiple_of_stages: bool = True
@@ -74,6 +76,11 @@ class Limits(BaseModel):
     """Activations are offloaded by layer: no pipeline, no recompute (Megatron)."""
 
 
+    def recomputes_partially(self, recompute: Recompute) -> bool:
+        """Whether a stage may recompute some of its layers in this way."""
+        return self.partial_recompute and (recompute != "selective" or self.partial_selective)
+
+
 class MemoryHabits(BaseModel):
     """How the framework fills memory. Bytes are per parameter or element unless the name says otherwise."""
 
@@ -101,10 +108,10 @@ class MemoryHabits(BaseModel):
     """Per logit, at the worst moment."""
     parallel_loss_bytes: float = 0.0
     """More of them where the logits are split over tensor ranks and the loss copies its part (DTensor)."""
-    compiled_loss_peak_bytes: float | None = None
-    """``loss_peak_bytes`` where the loss is compiled (None: the same)."""
-    compiled_parallel_loss_bytes: float | None = None
-    """``parallel_loss_bytes`` where the loss is compiled (None: the same)."""
+    eager_loss_bytes: tuple[float, float] | None = None
+    """``loss_peak_bytes`` and ``parallel_loss_bytes`` of a run with an uncompiled loss (None: the same)."""
+    compiled_loss_bytes: tuple[float, float] | None = None
+    """The same of a run with a compiled loss."""
     compiled_blocks: bool = False
     """Layers are compiled: a per-operator recompute keeps only what some backward kernel reads."""
     gathered_window_bytes: float = 0.0
@@ -126,7 +133,9 @@ class MemoryHabits(BaseModel):
     dropout_mask_bytes: float = 0.0
     """Per token and hidden element of one layer: 2 with the two dropouts of GPT-2-era training."""
     selective_modules: tuple[str, ...] = ("core_attn",)
-    """What selective recompute covers when the plan does not say; modules that a model lacks do nothing."""
+    """What a plan's selective recompute covers when the plan does not say (of these, what the model has)."""
+    unsaid_modules: tuple[str, ...] = ("core_attn",)
+    """What the framework itself covers when its configuration says selective and names nothing."""
     checkpoint_bytes: float = 2.0
     """Per token and hidden element that a fully recomputed layer keeps."""
     keeps_expert_output: bool = False

@@ -28,7 +28,7 @@ from planner.spec.plan import Plan, Precision, Recompute, Schedule, StagePlan
 from planner.spec.problems import first_problem, shown
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
-from planner.validate.memory import compiled_habits, least_recompute, states_recompute
+from planner.validate.memory import habits_of_run, least_recompute, states_recompute
 from planner.validate.typed import MAX_COUNT, readable
 
 Row = Mapping[str, Any]
@@ -258,8 +258,8 @@ def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
     memory = profile.memory
     if profile.name == "megatron" and "flagperf" in str(row.get("source", "")).lower():
         memory = load_framework("flagperf").memory  # its launch scripts turn none of Megatron's fusions on
-    if config.get("compile") is True:
-        memory = compiled_habits(memory, str(row.get("source", "")))
+    if isinstance(config.get("compile"), bool):
+        memory = habits_of_run(memory, config["compile"], str(row.get("source", "")))
     if _predates_fused_attention(row, config, profile):
         memory = memory.model_copy(update={"fused_attention": False})
         changes["attention_kernel"] = UNFUSED
@@ -378,7 +378,8 @@ def _recompute(said: Any, framework: FrameworkProfile) -> tuple[Recompute, tuple
     if text.startswith("selective"):
         named = re.split(r"[ ,()]+", text.partition(":")[2])
         known = {"core": "core_attn", "attention": "core_attn"}
-        return "selective", tuple(known.get(name, name) for name in named if name), 1.0
+        modules = tuple(known.get(name, name) for name in named if name)
+        return "selective", modules or framework.memory.unsaid_modules, 1.0
     return "full", (), 1.0
 
 

@@ -50,18 +50,16 @@ LOSS_COMPILED_SINCE = 202501
 """Year and month from which torchtitan's compile switch covers the loss as well as the blocks."""
 
 
-def compiled_habits(habits: MemoryHabits, source: str) -> MemoryHabits:
-    """Return the habits of a run whose source says that it was compiled.
+def habits_of_run(habits: MemoryHabits, compiled: bool, source: str) -> MemoryHabits:
+    """Return the habits of a run that says whether it was compiled.
 
     Benchmark pages carry their month in the name (``llama3_h100_202412``); without one, the run is recent.
     """
     month = re.search(r"(?<!\d)(20[2-9]\d(?:0[1-9]|1[0-2]))(?!\d)", source)
-    changes: dict[str, Any] = {"compiled_blocks": True}
-    if month is None or int(month.group(1)) >= LOSS_COMPILED_SINCE:
-        if habits.compiled_loss_peak_bytes is not None:
-            changes["loss_peak_bytes"] = habits.compiled_loss_peak_bytes
-        if habits.compiled_parallel_loss_bytes is not None:
-            changes["parallel_loss_bytes"] = habits.compiled_parallel_loss_bytes
+    is_recent = month is None or int(month.group(1)) >= LOSS_COMPILED_SINCE
+    loss = habits.compiled_loss_bytes if compiled and is_recent else habits.eager_loss_bytes
+    peak, parallel = loss or (habits.loss_peak_bytes, habits.parallel_loss_bytes)
+    changes = {"compiled_blocks": compiled, "loss_peak_bytes": peak, "parallel_loss_bytes": parallel}
     return habits.model_copy(update=changes)
 
 

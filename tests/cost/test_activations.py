@@ -11,7 +11,12 @@ from toys import tiny_dense as make_tiny_dense
 
 from planner.catalog import load_cluster, load_model
 from planner.cost import activations
-from planner.cost.activations import RECOMPUTE_DROPS, layer_activation_bytes, layer_saved_bytes
+from planner.cost.activations import (
+    RECOMPUTE_DROPS,
+    default_modules,
+    layer_activation_bytes,
+    layer_saved_bytes,
+)
 from planner.cost.setting import Settings
 from planner.cost.textbook import layer_activations
 from planner.frameworks import load_framework
@@ -119,8 +124,37 @@ def test_selective_recompute_drops_what_it_names():
     tokens, f = 4096, 14336
     kept = layer_activation_bytes(DENSE, Settings(recompute="selective", recompute_modules=("mlp",)), request)
     assert kept.plain - kept.recomputed == approx(tokens * 6 * f)
-    core = layer_activation_bytes(DENSE, Settings(recompute="selective"), request)
+    named = Settings(recompute="selective", recompute_modules=("core_attn",))
+    core = layer_activation_bytes(DENSE, named, request)
     assert core.recomputed == core.plain  # a fused kernel never kept the scores
+
+
+def test_default_modules_are_those_of_the_model():
+    assert default_modules(ask("llama-3-8b")) == ("layernorm", "mlp")
+    assert default_modules(ask("deepseek-v3")) == ("layernorm", "mla_up_proj", "moe_act", "mlp")
+    request = ask("llama-3-8b")
+    layer = layer_activation_bytes(DENSE, Settings(recompute="selective"), request)
+    # Norm outputs 2 x 2h, and gate, up and product of the MLP, 3 x 2f.
+    assert layer.plain - layer.recomputed == approx(4096 * (4 * 4096 + 6 * 14336))
+
+
+def test_compiled_blocks_keep_no_output_that_nobody_reads():
+    request = ask("llama-3-8b", framework="torchtitan")
+    compiled = with_habits(request, compiled_blocks=True, selective_modules=("op",))
+    eager, fused = (
+        layer_activation_bytes(DENSE, Settings(recompute="selective"), one) for one in (request, compiled)
+    )
+    assert eager.recomputed - fused.recomputed == approx(4096 * 2 * 4096)  # the last product's output, 2 T h
+
+
+def test_fp8_storage_of_the_deepseek_report():
+    bf16, fp8 = Settings(), Settings(precision="fp8")
+    request = ask("deepseek-v3", framework="deepseek")
+    tokens, attention = 4096, 128 * 128
+    wide, narrow = (layer_saved_bytes(DENSE, one, request) for one in (bf16, fp8))
+    # Gate and up in one byte each, not two; the attention output once in 12 bits; 4 bytes of statistics.
+    assert narrow.mlp_hidden == approx(wide.mlp_hidden / 2)
+    assert narrow.attention_core == approx(tokens * (1.5 * attention + 4 * 128))
 
 
 def test_per_operator_recompute_of_torchtitan():

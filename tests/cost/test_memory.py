@@ -20,10 +20,11 @@ from planner.cost.memory import (
     stage_memory,
 )
 from planner.cost.setting import Settings
-from planner.cost.stage import ChunkLoad
+from planner.cost.stage import ChunkLoad, chunk_loads, with_stages
 from planner.frameworks import load_framework
+from planner.rules import check
 from planner.spec import LayerKind, Plan, PlanRequest, StagePlan, Workload
-from planner.validate.memory import compiled_habits
+from planner.validate.memory import habits_of_run
 
 GIB = 2**30
 LLAMA_70B = ("llama-3-70b", {"num_layers": 12})
@@ -99,7 +100,7 @@ def test_allocated_memory_of_published_megatron_runs(model, degrees, seq, measur
 def test_reserved_memory_of_published_fsdp_runs(gpus, batch, precision, month, reserved_bytes):
     # Llama 3 8B, sequences of 8192 tokens, per-operator recompute, compiled.
     request = ask("llama-3-8b", {}, 8192, "torchtitan", "h100-sxm-80gb")
-    habits = compiled_habits(request.framework.memory, month)
+    habits = habits_of_run(request.framework.memory, True, month)
     framework = request.framework.model_copy(update={"memory": habits})
     request = request.model_copy(update={"framework": framework})
     plan = Plan(data_parallel=gpus, zero_stage=3, shard_group_size=gpus, micro_batch=batch,
@@ -246,3 +247,45 @@ def test_sharded_weights_are_gathered_unit_by_unit(tiny_dense):
     three = stage_memory(load, setting, tiny_dense, 0)
     two = stage_memory(load, Settings(data_parallel=8, zero_stage=2, shard_group_size=8), tiny_dense, 0)
     assert three.transient_bytes - two.transient_bytes == approx(2 * 2 * layer + 2 * 4 * layer)
+
+
+def test_dualpipe_holds_both_ends_of_the_pipe(tiny_dense):
+    # Rank r holds stages r and p-1-r: p - r micro-batches in flight of the one, r + 1 of the other.
+    plan = Plan(pipeline_parallel=4, schedule="dualpipe", num_microbatches=16)
+    request = tiny_dense.model_copy(update={"framework": load_framework("any")})
+    ranks = memory(plan, request)
+    assert [rank.total for rank in ranks] == approx([rank.total for rank in reversed(ranks)])
+    loads = [merge_loads(chunks) for chunks in chunk_loads(plan, request.model)]
+    one = plan.model_copy(update={"schedule": "1f1b", "num_microbatches": 1})
+    own, other = (stage_memory(loads[rank], one, request, rank) for rank in (1, 2))
+    assert ranks[1].weights_bytes == approx(own.weights_bytes + other.weights_bytes)
+    assert ranks[1].activations_bytes == approx(3 * own.activations_bytes + 2 * other.activations_bytes)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "sequences", "hardware", "framework", "plan"),
+    [
+        # Llama 3 report, section 3.3: table 4, 8K stage on 16,384 GPUs.
+        ("llama-3.1-405b", 16384, 2048, "h100-sxm-80gb", "meta-llama3", {
+            "tensor_parallel": 8, "sequence_parallel": True, "pipeline_parallel": 16, "virtual_stages": 8,
+            "schedule": "interleaved", "data_parallel": 128, "zero_stage": 2, "shard_group_size": 128,
+            "num_microbatches": 16}),
+        # DeepSeek-V3 report, section 3.2.
+        ("deepseek-v3", 2048, 15360, "h800-sxm-80gb", "deepseek", {
+            "pipeline_parallel": 16, "schedule": "dualpipe", "data_parallel": 128, "expert_parallel": 64,
+            "zero_stage": 1, "shard_group_size": 128, "num_microbatches": 120, "precision": "fp8",
+            "recompute": "selective"}),
+    ],
+)  # fmt: skip
+def test_published_runs_of_in_house_frameworks_are_legal_and_fit(
+    model, gpus, sequences, hardware, framework, plan
+):
+    known = load_model(model)
+    request = PlanRequest(
+        model=known, cluster=load_cluster(hardware, num_gpus=gpus), framework=load_framework(framework),
+        workload=Workload(
+            seq_length=known.seq_length, global_batch=sequences,
+            precisions=(plan.get("precision", "bf16"),),
+        ),
+    )  # fmt: skip
+    assert check(with_stages(Plan(**plan), known), request) == ()

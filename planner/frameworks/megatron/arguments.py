@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+from planner.cost.activations import selective_modules
 from planner.frameworks.launch import flow_counts, has_even_stages, with_stages
 from planner.frameworks.megatron.layout import layout_text
 from planner.spec.model import Model
@@ -81,7 +82,7 @@ def recompute_arguments(plan: Plan, request: PlanRequest) -> Arguments:
     if plan.recompute == "none":
         return {}
     if plan.recompute == "selective":
-        modules = plan.recompute_modules or request.framework.memory.selective_modules
+        modules = selective_modules(plan, request)
         return {"recompute_granularity": "selective", "recompute_modules": list(modules)}
     layers = recomputed_per_chunk(with_stages(plan, request.model))
     largest = max(max(stage.chunk_layers) for stage in with_stages(plan, request.model).stages)

@@ -27,6 +27,8 @@ TIME = TimeHabits(
 )
 
 MEMORY = MemoryHabits(
+    # Fused attention leaves "core_attn", Megatron's own default, nothing to save.
+    selective_modules=("layernorm", "mla_up_proj", "moe_act", "mlp"),
     # bf16 weights, fp32 main gradients, fp32 master and moments: 6 + 12/d with the distributed optimizer.
     # fp16 accumulates in fp16: 4 + 16/d. [Megatron-LM docs, distributed optimizer]
     fp16_gradient_bytes=2.0,
@@ -54,6 +56,7 @@ LIMITS = Limits(
     recompute=("none", "selective", "full"),
     recompute_per_stage=False,
     partial_recompute=True,
+    partial_selective=False,
     microbatches_at_least_stages=False,
     interleaved_multiple_of_stages=True,
     moe_tensor_needs_sequence_parallel=True,

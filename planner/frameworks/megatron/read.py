@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from planner.cost.activations import default_modules
 from planner.errors import BadInput
 from planner.frameworks.launch import (
     Found,
@@ -249,9 +250,9 @@ def _recompute(launch: LaunchFile) -> str:
 
 
 def _modules(launch: LaunchFile, request: PlanRequest) -> tuple[str, ...]:
-    """Modules of selective recompute; the framework's default reads as empty."""
-    modules = tuple(launch.get("recompute_modules", ()))
-    if _recompute(launch) != "selective" or modules == request.framework.memory.selective_modules:
+    """Modules of selective recompute (Megatron's own where none are named); the planner's read as empty."""
+    modules = tuple(launch.get("recompute_modules", request.framework.memory.unsaid_modules))
+    if _recompute(launch) != "selective" or modules == default_modules(request):
         return ()
     return modules
 

@@ -24,6 +24,8 @@ TIME = TimeHabits(
 )
 
 MEMORY = MemoryHabits(
+    # Fused attention leaves "core_attn", Megatron's own default, nothing to save.
+    selective_modules=("layernorm", "mla_up_proj", "moe_act", "mlp"),
     # The performance recipes reduce gradients in bf16 (grad_reduce_in_fp32 off): 4 + 12/d.
     gradient_bytes=2.0,
     loss_saved_bytes=2.0,
@@ -45,6 +47,7 @@ LIMITS = Limits(
     recompute=("none", "selective", "full"),
     recompute_per_stage=False,
     partial_recompute=True,
+    partial_selective=False,
     microbatches_at_least_stages=False,
     interleaved_multiple_of_stages=True,
     moe_tensor_needs_sequence_parallel=True,

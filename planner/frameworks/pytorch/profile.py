@@ -14,6 +14,7 @@ MEMORY = MemoryHabits(
     # FSDP2 as in torchtitan: fp32 shards, gathered bf16 units, bf16 inputs of products whatever the format.
     sharded_weights_are_master=True,
     selective_modules=("op",),
+    unsaid_modules=("op",),
     loss_saved_bytes=6.0,
     loss_peak_bytes=12.0,
     low_precision_activations=False,
