@@ -21,6 +21,8 @@ for name in ("frameworks", "."):
     if str(TESTS / name) not in sys.path:
         sys.path.append(str(TESTS / name))
 
+from checker import faults, price_faults  # noqa: E402
+from click.testing import CliRunner  # noqa: E402
 from fuzz_oracle import (  # noqa: E402
     assert_cluster,
     assert_figures,
@@ -43,8 +45,9 @@ from launch_plans import legal_plans  # noqa: E402
 from planner.api import complete, plan_file  # noqa: E402
 from planner.catalog import load_cluster, load_model  # noqa: E402
 from planner.catalog.files import entries, folder  # noqa: E402
-from planner.catalog.pins import PIN_OPTIONS, parse_pin  # noqa: E402
-from planner.errors import PlannerError  # noqa: E402
+from planner.catalog.pins import OPTION_OF_FIELD, PIN_OPTIONS, parse_pin  # noqa: E402
+from planner.cli import main  # noqa: E402
+from planner.errors import BadInput, PlannerError  # noqa: E402
 from planner.frameworks import FRAMEWORKS, load_framework  # noqa: E402
 from planner.frameworks.files import WRITERS, read_files, to_plan, write  # noqa: E402
 from planner.frameworks.lint import FORMATS, format_findings, lint, model_of  # noqa: E402
@@ -328,6 +331,90 @@ def sweep_grid(rng: random.Random, _folder: Path) -> None:
         assert asked.gpus >= 1
 
 
+# ---------------------------------------------------------------- commands and the solver
+
+
+def _file(rng: random.Random, folder: Path) -> str:
+    """A file of some kind, changed; or a path that leads nowhere."""
+    makers: list[tuple[str, Callable[[], str]]] = [
+        ("plan.json", lambda: json_text(mutated_tree(rng, _report()))),
+        ("config.json", lambda: json_text(mutated_tree(rng, rng.choice(_configs())))),
+        ("machine.toml", lambda: toml_text(mutated_tree(rng, rng.choice(_tomls("hardware"))))),
+        ("model.toml", lambda: toml_text(mutated_tree(rng, rng.choice(_tomls("models"))))),
+        ("runs.jsonl", lambda: json_text(mutated_tree(rng, rng.choice(_rows())))),
+        ("run.sh", lambda: mutated_text(rng, next(iter(_launches("megatron")[0][0].values())))),
+    ]
+    name, text = rng.choice(makers)
+    path = folder / name
+    path.write_text(text(), encoding="utf-8", errors="replace")
+    return (
+        str(path)
+        if rng.random() < 0.8
+        else rng.choice(("", "/dev/null", "missing.json", str(folder), "1", "0"))
+    )
+
+
+def command_line(rng: random.Random, folder: Path) -> None:
+    """Words behind ``plan-parallel`` for the commands that do not search."""
+    words = {name: str(value) for name, value in _usual(rng).items() if value is not None}
+    said = [part for name, value in words.items() for part in (f"--{name.replace('_', '-')}", value)]
+    said += [part for field, text in _pins(rng).items() for part in (OPTION_OF_FIELD[field], text)]
+    commands = {
+        "estimate": [*said, *rng.choice(([], ["--plan", _file(rng, folder)]))],
+        "compare": [_file(rng, folder), _file(rng, folder), *said],
+        "check": [_file(rng, folder), "--no-search", *said],
+        "launch": ["--plan", _file(rng, folder), *said],
+        "validate": [_file(rng, folder)],
+        "models": [], "hardware": [], "frameworks": [], "rules": [], "practice": [],
+    }  # fmt: skip
+    command = rng.choice(list(commands))
+    chosen = [
+        command,
+        *commands[command],
+        *rng.choice(([], ["--json"], ["--josn"], [rng.choice(NASTY_TEXT)])),
+    ]
+    if command == "practice":
+        chosen += ["--no-progress", "--id", rng.choice(("12.1.1/2", "zero-state:7", *NASTY_TEXT))]
+        chosen += ["--answer", rng.choice(("31.4 GB", "12.5%", *NASTY_TEXT))]
+    if rng.random() < 0.3:
+        chosen.insert(rng.randrange(len(chosen) + 1), rng.choice(NASTY_TEXT))
+    if command == "compare" and any(word.isdigit() for word in chosen[1:3]):
+        raise BadInput("a rank needs a search")
+    result = CliRunner().invoke(main, chosen)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code in (0, 1, 2, 3), result.exit_code
+    assert "Traceback" not in result.output
+    if result.exit_code == 2:
+        raise BadInput(result.stderr.strip().splitlines()[-1])
+
+
+def solve_small(rng: random.Random, folder: Path) -> None:
+    """Small questions to the solver, with pins that may contradict: the independent checker judges the plans."""
+    from planner.solver import solve
+
+    said: dict[str, Any] = {
+        "model": rng.choice(("350m", "1b", "7b", "mixtral-8x7b")),
+        "gpus": rng.choice(("1", "2", "3", "8", "16", "24")),
+        "hardware": rng.choice(("h100", "a100", "mi300x", "b200")), "framework": rng.choice(list(FRAMEWORKS)),
+        "global_batch": rng.choice(("1", "8", "16", "30", "16:32")),
+        "seq_length": rng.choice(("128", "2048", "8192")),
+        "goal": rng.choice(("step-time", "step-time", "memory", "cost", "tokens-per-s")),
+        "max_bubble": rng.choice(("0.25", "none", "1e-9")), "hbm": rng.choice((None, "16GB", "1GB", "200GB")),
+    }  # fmt: skip
+    request = Question(pins=_pins(rng, 0.0), **said, allow_idle=rng.random() < 0.3).request()
+    result = solve(request, top=rng.choice((1, 3)), time_limit_s=8.0, workers=1)
+    assert bool(result.plans) == (result.status in ("optimal", "feasible")), result.status
+    for estimate in result.plans:
+        assert not faults(estimate.plan, request), faults(estimate.plan, request)
+        assert not price_faults(estimate.plan, request, estimate.step_time_s, estimate.peak_memory_bytes), (
+            price_faults(estimate.plan, request, estimate.step_time_s, estimate.peak_memory_bytes)
+        )
+        assert_figures(json.loads(dumps(estimate_report(estimate))))
+    if request.goal == "step-time":
+        seconds = [estimate.step_time_s for estimate in result.plans]
+        assert not seconds or seconds[0] <= min(seconds) * 1.0101, "a later plan is faster"
+
+
 KINDS: dict[str, Kind] = {
     "options": options,
     "pins": pins,
@@ -342,5 +429,7 @@ KINDS: dict[str, Kind] = {
     "plan JSON": plan_json,
     "sweep state": sweep_state,
     "sweep grid": sweep_grid,
+    "command line": command_line,
+    "solve": solve_small,
 }
 """Kind of input to the function that makes and tries one."""
