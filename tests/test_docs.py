@@ -26,7 +26,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 QUICK = re.compile(r"<!-- quick -->\n```sh\n(.*?)\n```", re.DOTALL)
 KEYS = re.compile(r"<!-- keys: ([\w-]+) -->\n((?:\|.*\n)+)")
-ANSWER_TO_QUOTE = (
+FAMILIES_TO_QUOTE = (
     "all",
     "dense bf16 on A100 and H100",
     "dense bf16 on A100 and H100, sweep rows left out",
@@ -44,7 +44,7 @@ def text(path: Path) -> str:
 
 def section(page: str, heading: str) -> str:
     """What stands under a heading, up to the next one of any level."""
-    found = re.search(rf"^#+ {re.escape(heading)}[^\n]*\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^#+ {re.escape(heading)}[^\n]*\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
     assert found, f"no heading {heading!r}"
     return found[1]
 
@@ -83,7 +83,7 @@ def readme_accuracy(report: str) -> str:
         "| memory: runs | median | p90 |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for family in ANSWER_TO_QUOTE:
+    for family in FAMILIES_TO_QUOTE:
         cells = fitted[family][:4] + held[family][1:4] + memory[family][:3]
         lines.append(f"| {family} | " + " | ".join(cell or "-" for cell in cells) + " |")
     return "\n".join(lines)
@@ -232,6 +232,15 @@ def test_the_python_example_runs() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "optimal" in result.stdout
+
+
+def test_the_functions_of_the_architecture_exist() -> None:
+    named = set(
+        re.findall(r"\b([A-Za-z_]{4,})\(", section(text(ROOT / "docs/architecture.md"), "Functions other"))
+    )
+    code = "".join(text(path) for path in (ROOT / "planner").rglob("*.py"))
+    assert [name for name in sorted(named) if not re.search(rf"(def|class) {name}\b", code)] == []
+    assert len(named) > 30
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
