@@ -42,6 +42,9 @@ LAUNCH_BOUND_FLOP = 1e11
 launches of 10 us against about 13 such products. Observed on tests/data/measured/sweep_calibration.jsonl: the
 window is absent up to 0.8e11 and present from 1.4e11, for three model sizes and t = 4 and 8. [FLOP]"""
 
+GATHERED_BYTES = 4.0
+"""Per token and hidden element: the two gathered 16-bit inputs of a layer's forward pass. [byte]"""
+
 
 def layer_state_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> StateBytes:
     """Persistent state of one layer of this kind on one GPU. [byte]."""
@@ -205,7 +208,8 @@ def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
 
     In the published nanotron sweep the window is about the same multiple of T h for every model and p, the
     depth of the launch queue, wherever the host gets that far ahead, and nothing elsewhere. It does without
-    a pipeline; in the warm-up of a long one (t <= p^2, observed); in one of two stages only within a node, or
+    a pipeline; in the warm-up of a long one (t <= p^2, observed), which gathers no more than its p - 1 forward
+    passes of L / p layers do unless the device is busy; in one of two stages only within a node, or
     where a layer keeps the device busy for longer than its launches take the host; never without a steady
     state (m <= p).
     """
@@ -217,8 +221,10 @@ def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
     near = t * p * np.asarray(setting.data_parallel) <= request.cluster.gpus_per_node
     runs_ahead = (p == 1) | ((p > 2) & (t <= p * p)) | busy | near
     runs_ahead = runs_ahead & (np.asarray(setting.num_microbatches) > p)
-    window = request.framework.memory.gathered_window_bytes * h * tokens
-    return np.where(runs_ahead, window * (1 - 1 / t), 0.0)
+    depth = request.framework.memory.gathered_window_bytes
+    warm_up = GATHERED_BYTES * request.model.num_layers * (p - 1) / p
+    depth = np.where((p > 2) & ~busy, np.minimum(depth, warm_up), depth)
+    return np.where(runs_ahead, depth * h * tokens * (1 - 1 / t), 0.0)
 
 
 def _with_overheads(memory: Memory, setting: Setting, request: PlanRequest) -> Memory:
