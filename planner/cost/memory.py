@@ -208,10 +208,9 @@ def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
 
     In the published nanotron sweep the window is about the same multiple of T h for every model and p, the
     depth of the launch queue, wherever the host gets that far ahead, and nothing elsewhere. It does without
-    a pipeline; in the warm-up of a long one (t <= p^2, observed), which gathers no more than its p - 1 forward
-    passes of L / p layers do unless the device is busy; in one of two stages only within a node, or
-    where a layer keeps the device busy for longer than its launches take the host; never without a steady
-    state (m <= p).
+    a pipeline; in the warm-up of a long one (t <= p^2, observed), which gathers no more than its p - 1 passes
+    over L / p layers do unless the device is busy; in one of two stages only within a node, or where a layer
+    keeps the device busy for longer than its launches take the host; never without a steady state (m <= p).
     """
     p, t = np.asarray(setting.pipeline_parallel), np.asarray(setting.tensor_parallel)
     tokens = tokens_per_micro_batch(setting, request)
