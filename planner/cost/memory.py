@@ -220,7 +220,7 @@ def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
     near = t * p * np.asarray(setting.data_parallel) <= request.cluster.gpus_per_node
     runs_ahead = (p == 1) | ((p > 2) & (t <= p * p)) | busy | near
     runs_ahead = runs_ahead & (np.asarray(setting.num_microbatches) > p)
-    depth = request.framework.memory.gathered_window_bytes
+    depth: Any = request.framework.memory.gathered_window_bytes
     warm_up = GATHERED_BYTES * request.model.num_layers * (p - 1) / p
     depth = np.where((p > 2) & ~busy, np.minimum(depth, warm_up), depth)
     return np.where(runs_ahead, depth * h * tokens * (1 - 1 / t), 0.0)
