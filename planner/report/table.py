@@ -168,6 +168,8 @@ def proof_line(result: PlanResult) -> str:
         return f"Proof: optimal by the cost model; {covered}."
     if result.status == "feasible":
         return f"Not proven: at most {result.gap_pct:.1f} % slower than the best possible plan; {covered}."
+    if result.status == "time-limit":
+        return f"Not proven: no plan within the time limit; {covered}."
     return f"Proof: no setting is legal and fits; {covered}."
 
 
