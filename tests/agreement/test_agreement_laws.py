@@ -84,18 +84,23 @@ def test_more_memory_changes_neither_time_nor_need_and_fits_no_less() -> None:
 
 
 def test_a_higher_zero_stage_never_needs_more_memory() -> None:
-    """ZeRO-3 also gathers layers, for a moment: where a rank holds a few layers only, as much as it saves."""
+    """Not counting what ZeRO-3 gathers for a moment, which is much where a rank holds a few layers only.
+
+    FSDP under a pipeline is left out: it keeps whole gradients between micro-batches (``cost.states``).
+    """
     compared = strict = 0
     for request, plans in groups(700, 2 * REQUESTS):
         for plan in plans:
             group = plan.data_parallel * plan.context_parallel
-            if group == 1:
+            keeps_gradients = request.framework.memory.sharded_weights_are_master
+            if group == 1 or (keeps_gradients and plan.pipeline_parallel > 1):
                 continue
-            fullest = [fullest_stage(sharded(plan, stage, group), request) for stage in range(4)]
-            states = [float(one.weights_bytes + one.gradients_bytes + one.optimizer_bytes) for one in fullest]
-            totals = [float(one.total) for one in fullest]
+            ranks = [memory(sharded(plan, stage, group), request) for stage in range(4)]
+            for same_rank in zip(*ranks, strict=True):
+                states = [state_bytes(one) for one in same_rank]
+                assert states == sorted(states, reverse=True), (states, plan)
+            totals = [max(float(one.total) for one in stages) for stages in ranks]
             compared += 1
-            assert states == sorted(states, reverse=True), (states, plan)
             assert totals[2] <= totals[1] * (1 + ROUNDING) <= totals[0] * (1 + 2 * ROUNDING), (totals, plan)
             if plan.pipeline_parallel == 1 and group >= 4 and request.model.num_layers >= 16:
                 strict += 1

@@ -1,8 +1,8 @@
 """Write ``fuzz.md``: at least 20,000 generated inputs of every kind, and what came back.
 
-Run from anywhere: ``python tests/benchmarks/fuzz.py [--inputs 20000] [--first-seed 0]``. Exit code 1 when there
-is a finding: a traceback, a hang, a bad figure, an error that is no sentence, a plan that the independent checker
-rejects.
+Run from anywhere: ``python tests/benchmarks/fuzz.py [--inputs 20000] [--first-seed 0]``. Exit code 1 when
+there is a finding: a traceback, a hang, a bad figure, an error that is no sentence, or a plan
+that the independent checker rejects.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def report(tallies: dict[str, Tally], first_seed: int) -> Iterator[str]:
     found = sum(len(tally.findings) for tally in tallies.values())
     yield "# Generated inputs"
     yield ""
-    yield "Written by `python tests/benchmarks/fuzz.py`; each input is made from its kind and a seed, handed in as"
-    yield "a user would, and must give an answer with finite, not negative figures (and plans that the independent"
-    yield "checker accepts), or one sentence and exit code 2, 3 or 4."
+    yield "Written by `python tests/benchmarks/fuzz.py`; each input is made from its kind and a seed, handed"
+    yield "in as a user would, and must give an answer with finite, not negative figures (and plans that the"
+    yield "independent checker accepts), or one sentence and exit code 2, 3 or 4."
     yield ""
     yield f"{total:,} inputs, seeds from {first_seed}: {found} kinds of finding."
     yield ""

@@ -389,7 +389,7 @@ def command_line(rng: random.Random, folder: Path) -> None:
 
 
 def solve_small(rng: random.Random, folder: Path) -> None:
-    """Small questions to the solver, with pins that may contradict: the independent checker judges the plans."""
+    """Small questions to the solver, with pins that may contradict; the independent checker judges."""
     from planner.solver import solve
 
     said: dict[str, Any] = {
