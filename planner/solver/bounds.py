@@ -16,7 +16,7 @@ ZB-H2's steps interlock, and the V-shaped and two-way schedules enter from both 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ from planner.cost.setting import Settings
 from planner.cost.stage import V_SHAPED, ChunkLoad
 from planner.cost.states import load_local_parameters
 from planner.solver.space import Rows
-from planner.solver.tables import Floats, WorkTimes, settings_by_category
+from planner.solver.tables import Floats, Phases, WorkTimes, settings_by_category
+from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
 
 
@@ -48,76 +49,121 @@ class PipelineBound:
 
     least: Floats
     others: Floats
+    floor: Floats
+    """Of every layout, whatever follows the makespan included."""
     busiest: Busiest
 
-    def take(self, chosen: npt.NDArray[Any]) -> PipelineBound:
-        """The entries of some rows."""
-        busiest = Busiest(self.busiest.least[chosen], self.busiest.second[chosen])
-        return PipelineBound(self.least[chosen], self.others[chosen], busiest)
+    @property
+    def makespan(self) -> Floats:
+        """Lower bound over every layout. [s]."""
+        return np.maximum(np.minimum(self.least, self.others), self.floor)
 
 
-def pipeline_bound(rows: Rows, work: WorkTimes, extra_layer_s: Any = 0.0) -> PipelineBound:
+def pipeline_bound(rows: Rows, work: WorkTimes, again: Any = 0.0) -> PipelineBound:
     """Lower bounds of the pipeline's makespan over every layout.
 
     Parameters
     ----------
     work
         Phases of the same rows.
-    extra_layer_s
-        Seconds that every layer needs beyond ``work.layers`` (recompute of all layers). [s]
+    again
+        1 where every layer is recomputed, 0 where perhaps none is.
 
     Notes
     -----
     Layouts either keep the busiest rank at its least value U, or raise it to the next one U'. In the first
-    case
-    the last rank, whose share is at least W - (p - 1) U, gives the entry bounds above; in the second T >= m
-    U'.
+    case the last rank, whose share is at least W - (p - 1) U, gives the entry bounds above; in the second
+    T >= m U'. With several kinds of layer U is only a lower bound of the busiest rank, so T >= m U is all.
     """
     m = rows.values("num_microbatches").astype(np.float64)
-    busiest = busiest_seconds(rows, work, extra_layer_s)
-    entry = _through_last_rank(rows, work, busiest.least, extra_layer_s)
-    weighted = _weighted_path(rows, work, extra_layer_s)
-    least = np.maximum(np.maximum(m * busiest.least, entry), weighted)
-    return PipelineBound(least, np.maximum(m * busiest.second, weighted), busiest)
+    busiest = busiest_seconds(rows, work, again)
+    weighted = _weighted_path(rows, work, again)
+    if len(work.counts) > 1:
+        return PipelineBound(m * busiest.least, np.full(len(rows), np.inf), weighted, busiest)
+    entry = _through_last_rank(rows, work, busiest.least, again)
+    steady = np.maximum(m * busiest.least, weighted)
+    return PipelineBound(np.maximum(steady, entry), m * busiest.second, weighted, busiest)
 
 
-def whole_model_seconds(work: WorkTimes, extra_layer_s: Any) -> Floats:
+def _alone(rows: Rows) -> npt.NDArray[np.bool_]:
+    return np.asarray(rows.values("pipeline_parallel") == 1)
+
+
+def main_kind(work: WorkTimes) -> LayerKind:
+    """The kind of which the model has the most layers."""
+    return max(work.counts, key=lambda kind: work.counts[kind])
+
+
+def layer_seconds(work: WorkTimes, kind: LayerKind, again: Any) -> Floats:
+    """One micro-batch through a layer, its recompute included where ``again`` is 1. [s]."""
+    phases = work.layers[kind]
+    return np.asarray(phases.total + again * phases.recompute)
+
+
+def whole_model_seconds(work: WorkTimes, again: Any) -> Floats:
     """W: one micro-batch through the whole model, without what every rank pays anyway. [s]."""
-    return np.asarray(work.layer_seconds + work.ends_seconds + extra_layer_s * sum(work.counts.values()))
+    return np.asarray(work.layer_seconds + work.ends_seconds + again * work.recompute_seconds)
 
 
-def busiest_seconds(rows: Rows, work: WorkTimes, extra_layer_s: Any = 0.0) -> Busiest:
+def busiest_seconds(rows: Rows, work: WorkTimes, again: Any = 0.0) -> Busiest:
     """Least possible and next possible work of the busiest rank.
 
     Notes
     -----
     With one kind of layer a rank that holds n of them and an end works n u + end, so the busiest rank's
     work is one of these values, the smallest for which all ranks together have room for L layers; the
-    next one up is the smallest of these values above it. With several kinds the mean W / p, and the fullest
-    rank's
-    share of each kind, bound it. Two-way schedules average two ranks: the mean is all that holds.
+    next one up is the smallest of these values above it (one rank alone has only one). With several kinds
+    the same holds as a lower bound for the most frequent kind (the others taken as free), and the mean
+    W / p is another. Two-way schedules average two ranks: the mean is all that holds.
     """
-    p = rows.values("pipeline_parallel").astype(np.float64)
     engine = work.engine.total
-    mean = whole_model_seconds(work, extra_layer_s) / p
-    if len(work.counts) > 1:
-        shares = [
-            np.ceil(count / p) * (work.layers[kind].total + extra_layer_s)
-            for kind, count in work.counts.items()
-        ]
-        least = np.maximum(mean, np.max(shares, axis=0))
-        least = np.where(_in(rows, BIDIRECTIONAL), mean, least)
-        return Busiest(least + engine, least + engine)
-    ((kind, count),) = work.counts.items()
-    layer = work.layers[kind].total + extra_layer_s
-    ends = _end_seconds(rows, work)
-    levels = np.sort(np.stack(_levels(mean, layer, ends)), axis=0)
-    room = _room(rows, layer, ends, levels)
-    enough = room >= count
+    mean = whole_model_seconds(work, again) / rows.values("pipeline_parallel").astype(np.float64)
+    kind = main_kind(work)
+    count, layer, ends = work.counts[kind], layer_seconds(work, kind, again), _end_seconds(rows, work)
+    alike = mean if len(work.counts) == 1 else (count * layer + work.ends_seconds) * mean_share(rows)
+    levels = np.sort(np.stack(_levels(alike, layer, ends)), axis=0)
+    enough = _room(rows, layer, ends, levels) >= count
     least = np.min(np.where(enough, levels, np.inf), axis=0)
     second = np.min(np.where(enough & (levels > least * (1 + 1e-9)), levels, np.inf), axis=0)
     two_way = _in(rows, BIDIRECTIONAL)
+    if len(work.counts) > 1:
+        least = second = np.maximum(mean, np.where(_alone(rows), 0.0, least))
+    second = np.where(_alone(rows), np.inf, second)
     return Busiest(np.where(two_way, mean, least) + engine, np.where(two_way, mean, second) + engine)
+
+
+def with_recompute(rows: Rows, work: WorkTimes, first: Floats) -> WorkTimes:
+    """The phases, with what every rank at least recomputes counted as what every rank pays anyway.
+
+    Parameters
+    ----------
+    first
+        Lower bound of n where each chunk recomputes its first n layers, 0 elsewhere.
+
+    Notes
+    -----
+    One rank alone holds all layers and recomputes n. A rank's only chunk has at least one layer. Of several
+    chunks each holds at least q = floor(L / (p v)), at least one, and recomputes the lesser of n and that;
+    but for the model's first and last chunk, which may be empty: the ends are lighter by as much.
+    """
+    p, v = rows.values("pipeline_parallel"), rows.values("virtual_stages")
+    each = np.maximum(sum(work.counts.values()) // (p * v), 1)
+    surely = np.where(p == 1, first, np.minimum(first, np.where(v == 1, 1, each)))
+    again = surely * np.min([phases.recompute for phases in work.layers.values()], axis=0)
+    relief = np.where(v > 1, again, 0.0)
+    return WorkTimes(
+        work.layers, _later(work.first, -relief), _later(work.last, -relief), _later(work.engine, v * again),
+        work.counts,
+    )  # fmt: skip
+
+
+def _later(phases: Phases, seconds: Floats) -> Phases:
+    return replace(phases, backward_input=phases.backward_input + seconds)
+
+
+def mean_share(rows: Rows) -> Floats:
+    """Share of the model that one of p ranks holds on average. [1]."""
+    return np.asarray(1.0 / rows.values("pipeline_parallel"))
 
 
 def _end_seconds(rows: Rows, work: WorkTimes) -> tuple[Floats, Floats]:
@@ -149,12 +195,12 @@ def _room(rows: Rows, layer: Floats, ends: tuple[Floats, Floats], level: Floats)
     return np.asarray(fits(ends[0]) + np.where(p > 1, fits(ends[1]), 0.0) + inner)
 
 
-def _through_last_rank(rows: Rows, work: WorkTimes, busiest: Floats, extra_layer_s: Any) -> Floats:
+def _through_last_rank(rows: Rows, work: WorkTimes, busiest: Floats, again: Any) -> Floats:
     """Bound by the last rank's work and the way to it, when no rank works more than ``busiest``."""
     p = rows.values("pipeline_parallel").astype(np.float64)
     m = rows.values("num_microbatches").astype(np.float64)
     engine = work.engine.total
-    whole = whole_model_seconds(work, extra_layer_s) + p * engine
+    whole = whole_model_seconds(work, again) + p * engine
     last = np.maximum(whole - (p - 1) * busiest, work.last.total + engine)
     schedule = rows.values("schedule")
     plain = (schedule == "1f1b") | (schedule == "gpipe")
@@ -165,7 +211,7 @@ def _through_last_rank(rows: Rows, work: WorkTimes, busiest: Floats, extra_layer
     return np.asarray(np.where(_in(rows, V_SHAPED | BIDIRECTIONAL), 0.0, m * last) + way)
 
 
-def _weighted_path(rows: Rows, work: WorkTimes, extra_layer_s: Any) -> Floats:
+def _weighted_path(rows: Rows, work: WorkTimes, again: Any) -> Floats:
     """Mean of the 1F1B bounds of all ranks with weights that make every rank's share count the same.
 
     Notes
@@ -177,7 +223,7 @@ def _weighted_path(rows: Rows, work: WorkTimes, extra_layer_s: Any) -> Floats:
     schedule = rows.values("schedule")
     plain = (schedule == "1f1b") | (schedule == "gpipe")
     share = 1.0 - (1.0 - 1.0 / m) ** p
-    whole = whole_model_seconds(work, extra_layer_s) + p * work.engine.total
+    whole = whole_model_seconds(work, again) + p * work.engine.total
     return np.where(plain, whole / share, 0.0)
 
 
@@ -190,43 +236,50 @@ def tail_bound(rows: Rows, work: WorkTimes, busiest: Floats, request: PlanReques
 
     Notes
     -----
-    The pace-setting rank then holds (U - end) / u layers: one of three ranks (first, inner, last), and the
-    cheapest
-    counts. The bound uses the largest computation that can hide the exchange, U in either direction. One
-    pipeline rank holds everything: exact. With several kinds of layer and a pipeline nothing is assumed.
+    The pace-setting rank then holds at least (U - end - others) / u layers of the most frequent kind, others
+    being all layers of other kinds: one of three ranks (first, inner, last), and the cheapest counts. The
+    bound uses the largest computation that can hide the exchange, U in either direction. One pipeline rank
+    holds everything: exact.
+
+    A rank that works U' > U exposes at most 2 (U' - U) less, so with m >= 2 micro-batches m U + tail(U) is
+    below m U' + tail(U') as well: where U is only a lower bound of the busiest rank, it still holds. With
+    m = 1 it would not, and 0 is returned where there are several kinds.
     """
     bound = np.zeros(len(rows))
     for chosen, setting in settings_by_category(rows, vary=("zero_stage", "offload")):
         bound[chosen] = _tail_of_group(
             rows.take(chosen), setting, work.take(chosen), busiest[chosen], request
         )
+    if len(work.counts) > 1:
+        bound = np.where((rows.values("num_microbatches") > 1) | _alone(rows), bound, 0.0)
     return bound
 
 
 def _tail_of_group(
     rows: Rows, setting: Settings, work: WorkTimes, busiest: Floats, request: PlanRequest
 ) -> Floats:
-    alone = np.asarray(setting.pipeline_parallel) == 1
     whole = ChunkLoad(dict(work.counts), embedding=1, head=1, mtp=request.model.mtp_depth)
     forward = sum(count * work.layers[kind].forward for kind, count in work.counts.items())
     forward = forward + work.first.forward + work.last.forward + work.engine.forward
     again = np.where(rows.values("recompute") == "none", 0.0, 1.0)
     backward = _everything(work) - forward + again * work.recompute_seconds
     exact = _tail(whole, setting, request, forward, backward)
-    if len(work.counts) > 1:
-        return np.asarray(np.where(alone, exact, 0.0))
-    ((kind, layer),) = work.layers.items()
-    ends = _end_seconds(rows, work)
+    if np.all(_alone(rows)):
+        return exact
+    main, ends = main_kind(work), _end_seconds(rows, work)
+    others = sum(
+        count * layer_seconds(work, kind, again) for kind, count in work.counts.items() if kind != main
+    )
     options = []
     for place, end in enumerate((ends[0], ends[1], np.zeros(len(rows)))):
-        each = layer.total + again * layer.recompute
-        held = np.floor((busiest - work.engine.total - end) / each * (1 + 1e-9) + 1e-9)
-        load = ChunkLoad({kind: np.maximum(held, 0)}, embedding=int(place == 0), head=int(place == 1))
+        left = busiest - work.engine.total - end
+        held = np.floor((left - others) / layer_seconds(work, main, again) * (1 + 1e-9) + 1e-9)
+        load = ChunkLoad({main: np.maximum(held, 0)}, embedding=int(place == 0), head=int(place == 1))
         after = _tail(load, setting, request, busiest, busiest)
-        options.append(np.where(held >= 0, after, np.inf))
+        options.append(np.where(left >= 0, after, np.inf))
     spread = np.min(options, axis=0)
     spread = np.where(_in(rows, BIDIRECTIONAL), 0.0, spread)
-    return np.asarray(np.where(alone, exact, spread))
+    return np.asarray(np.where(_alone(rows), exact, spread))
 
 
 def _everything(work: WorkTimes) -> Floats:

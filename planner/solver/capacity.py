@@ -117,11 +117,22 @@ def most_layers(setting: Settings, request: PlanRequest, memory: RankMemory) -> 
 
 
 def fits_somehow(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
-    """Whether memory allows some layout of each setting; False is proven, True is not.
+    """Whether memory allows some layout of each setting; False is proven, True is not."""
+    return fits_and_first(rows, request)[0]
 
-    Every rank holds at least one layer (at least none where chunks may be empty), and together they hold all.
+
+def fits_and_first(rows: Rows, request: PlanRequest) -> tuple[npt.NDArray[np.bool_], Floats]:
+    """Whether memory allows some layout of each setting, and the least recompute that it takes.
+
+    Returns
+    -------
+    fits
+        False is proven, True is not: every rank holds at least one layer (at least none where chunks may be
+        empty), and together they hold all.
+    first
+        Where a framework recomputes the first n layers of every chunk, a lower bound of n, 0 elsewhere. [1]
     """
-    fits = np.ones(len(rows), dtype=bool)
+    fits, first = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
     for chosen, setting in settings_by_category(rows):
         memory = rank_memory(setting, request)
         room = most_layers(setting, request, memory)
@@ -129,7 +140,34 @@ def fits_somehow(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
         free = p * (request.cluster.usable_hbm_bytes - memory.fixed) - memory.first_end - memory.last_end
         enough = np.sum(room, axis=0) >= request.model.num_layers
         fits[chosen] = np.all(room >= 0, axis=0) & enough & (memory.model <= free * (1 + 1e-9))
-    return fits
+        first[chosen] = _least_first(setting, request, memory, room)
+    return fits, first
+
+
+def _least_first(setting: Settings, request: PlanRequest, memory: RankMemory, room: Floats) -> Floats:
+    """Least n for which all ranks together hold the model when each chunk recomputes its first n layers.
+
+    A rank then recomputes at most v n layers, so it holds at most (f + v n s) / l of them, and never more
+    than with all of them recomputed (``room``). What fits without recompute is another setting, hence n >= 1.
+    """
+    limits = request.framework.limits
+    counted = limits.recomputes_partially(setting.recompute) and not limits.recompute_per_stage
+    p = np.asarray(setting.pipeline_parallel)
+    if setting.recompute == "none" or not counted:
+        return np.zeros(len(p))
+    ranks = np.arange(int(p.max(initial=1)))[:, None] + np.zeros_like(p)
+    layer, saved = (_by_rank(setting, memory, ranks, p, part) for part in (memory.layer, memory.saved))
+    free = request.cluster.usable_hbm_bytes - memory.fixed - _ends(setting, memory, ranks, p)
+    low, high = np.ones(len(p)), np.full(len(p), float(request.model.num_layers))
+    for _ in range(int(np.ceil(np.log2(request.model.num_layers + 1)))):
+        middle = np.floor((low + high) / 2)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            holds = (free + middle * setting.virtual_stages * np.maximum(saved, 0.0)) / layer
+        held = np.where(layer > 0, np.floor(holds * (1 + 1e-9)), MOST_LAYERS)
+        total = np.sum(np.where(ranks < p, np.minimum(held, room), 0.0), axis=0)
+        enough = total >= request.model.num_layers
+        low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
+    return low
 
 
 def _ends(

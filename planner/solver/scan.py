@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from planner.cost.layer_comm import PAIRED_SCHEDULES
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
-from planner.solver.bounds import pipeline_bound, tail_bound
-from planner.solver.capacity import busiest_recomputing, fits_somehow
+from planner.solver.bounds import PipelineBound, pipeline_bound, tail_bound, with_recompute
+from planner.solver.capacity import busiest_recomputing, fits_and_first
 from planner.solver.space import Codes, Rows, Space
 from planner.solver.tables import (
     Floats,
@@ -79,17 +79,17 @@ class Scan:
         rows, source = self._join(rows, source, self.space.schedules, ("pipeline_parallel",))
         fixed, growth = self._around(rows)
         pipeline = pipeline_bound(rows, self._sorted[1].take(source))
-        bound = (np.minimum(pipeline.least, pipeline.others) + fixed) * growth
+        bound = (pipeline.makespan + fixed) * growth
         keep = np.flatnonzero(bound <= limit_s)
         rows, index = self._cross(rows.take(keep), keep, self.space.recomputes)
         rows, index = self._join(rows, index, self.space.sharding, ("pipeline_parallel",))
         on = ("data_parallel", "context_parallel", "zero_stage")
         rows, index = self._join(rows, index, self.space.shards, on)
         self.num_settings += len(rows)
-        fits = fits_somehow(rows, self.request)
-        rows, index = rows.take(fits), index[fits]
+        fits, first = fits_and_first(rows, self.request)
+        rows, index, first = rows.take(fits), index[fits], first[fits]
         work = self._with_sharding(rows, self._sorted[1].take(source[index]))
-        return self._bounded(rows, work, fixed[index], growth[index], limit_s)
+        return self._bounded(rows, work, fixed[index], growth[index], limit_s, first)
 
     def _around(self, rows: Rows) -> tuple[Floats, Floats]:
         """Sends and overhead beside the makespan [s], and the factor of waiting for each other."""
@@ -115,16 +115,12 @@ class Scan:
         return np.asarray(changed)
 
     def _bounded(
-        self, rows: Rows, work: WorkTimes, fixed: Floats, growth: Floats, limit_s: float
+        self, rows: Rows, work: WorkTimes, fixed: Floats, growth: Floats, limit_s: float, first: Floats
     ) -> Candidates:
         """Candidates with their best bound, what follows the last backward pass included."""
-        whole = np.zeros(len(rows))
-        limits = self.request.framework.limits
-        if not (limits.partial_recompute or limits.recompute_per_stage):
-            whole = np.where(rows.values("recompute") == "none", 0.0, work.recompute_seconds)
-        pipeline = pipeline_bound(rows, work, whole / self.request.model.num_layers)
-        after = tail_bound(rows, work, pipeline.busiest.least, self.request)
-        makespan = np.minimum(pipeline.least + after, pipeline.others)
+        surely = with_recompute(rows, work, first)
+        pipeline = pipeline_bound(rows, surely, self._recomputes_all(rows))
+        makespan = np.maximum(self._with_tail(rows, surely, pipeline), pipeline.floor)
         bound = (makespan + fixed) * growth
         keep = np.flatnonzero(bound <= limit_s)
         forced = busiest_recomputing(rows.take(keep), work.take(keep), self.request)
@@ -132,6 +128,24 @@ class Scan:
         bound[keep] = np.maximum(bound[keep], (forced + fixed[keep]) * growth[keep])
         keep = keep[bound[keep] <= limit_s]
         return Candidates(rows.take(keep), bound[keep], work.take(keep))
+
+    def _with_tail(self, rows: Rows, work: WorkTimes, pipeline: PipelineBound) -> Floats:
+        """Lower bound of the makespan and what follows it, of both sorts of layouts. [s]."""
+        least = pipeline.least + tail_bound(rows, work, pipeline.busiest.least, self.request)
+        others = pipeline.others.copy()
+        low = np.flatnonzero((others < least) & (rows.values("num_microbatches") > 1))
+        second = pipeline.busiest.second[low]
+        others[low] += tail_bound(rows.take(low), work.take(low), second, self.request)
+        return np.minimum(least, others)
+
+    def _recomputes_all(self, rows: Rows) -> Floats:
+        """1 where the framework can only recompute every layer, 0 elsewhere."""
+        limits = self.request.framework.limits
+        every = [
+            kind for kind in ("selective", "full")
+            if not (limits.recompute_per_stage or limits.recomputes_partially(kind))
+        ]  # fmt: skip
+        return np.isin(rows.values("recompute"), every).astype(np.float64)
 
     def _join(self, rows: Rows, source: Codes, other: Rows, on: tuple[str, ...]) -> tuple[Rows, Codes]:
         joined, left = rows.join(other, on)
