@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from planner.cost.terms import Quantity
 from planner.spec.model import LayerKind, Model
@@ -54,9 +55,10 @@ def chunk_loads(plan: Plan, model: Model) -> list[list[ChunkLoad]]:
 
     A plan without ``stages`` holds ``num_layers`` spread as evenly as possible, earlier stages first; where
     one or two layers are missing, the last stage (loss) and then the first (embedding) go without.
-    Recomputed layers of a rank are taken from its chunks in proportion, first chunk first.
+    Recomputed layers of a rank are spread over its chunks as ``spread_recomputed`` says.
     """
     counts = _layers_by_stage(plan, model)
+    again = [spread_recomputed(stage.chunk_layers, stage.recompute_layers) for stage in plan.stages]
     loads: list[list[ChunkLoad]] = [
         [ChunkLoad()] * plan.virtual_stages for _ in range(plan.pipeline_parallel)
     ]
@@ -67,7 +69,7 @@ def chunk_loads(plan: Plan, model: Model) -> list[list[ChunkLoad]]:
         start += counts[index]
         loads[rank][chunk] = ChunkLoad(
             layers=dict(kinds),
-            recompute_layers=_recomputed(plan, rank, chunk, counts[index]),
+            recompute_layers=again[rank][chunk] if again else counts[index] * (plan.recompute != "none"),
             embedding=int(index == 0),
             head=int(index == len(order) - 1),
             mtp=model.mtp_depth if index == len(order) - 1 else 0,
@@ -102,9 +104,20 @@ def _layers_by_stage(plan: Plan, model: Model) -> list[int]:
     return counts
 
 
-def _recomputed(plan: Plan, rank: int, chunk: int, layers: int) -> int:
-    if not plan.stages:
-        return 0 if plan.recompute == "none" else layers
-    stage = plan.stages[rank]
-    before = sum(stage.chunk_layers[:chunk])
-    return max(0, min(layers, stage.recompute_layers - before))
+@lru_cache(maxsize=4096)
+def spread_recomputed(chunk_layers: tuple[int, ...], recomputed: int) -> tuple[int, ...]:
+    """Return the recomputed layers of each chunk of a rank: even, left-overs to the earlier chunks.
+
+    A chunk that has fewer layers than its share recomputes all of them. Where nothing is left over, it is
+    Megatron's "first n layers of every chunk" (``--recompute-num-layers``).
+    """
+    level = 0
+    while level < max(chunk_layers) and sum(min(level + 1, layers) for layers in chunk_layers) <= recomputed:
+        level += 1
+    spread = [min(level, layers) for layers in chunk_layers]
+    left = recomputed - sum(spread)
+    for chunk, layers in enumerate(chunk_layers):
+        if left > 0 and layers > level:
+            spread[chunk] += 1
+            left -= 1
+    return tuple(spread)

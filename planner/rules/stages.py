@@ -102,7 +102,7 @@ def recomputed_layers_suit_the_framework(request: PlanRequest, plan: Plan) -> bo
 
 
 def _recomputes_alike(plan: Plan, partial: bool) -> bool:
-    """Whether "the first n layers of every chunk" (n: all or none, unless ``partial``) says what the plan does."""
+    """Whether the plan recomputes the first n layers of every chunk (n: all or none, unless ``partial``)."""
     most = max((max(stage.chunk_layers) for stage in plan.stages), default=0)
     firsts = range(most + 1) if partial else (0, most)
     return any(

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from planner.cost.data_parallel import data_parallel_time, optimizer_offload_time, optimizer_time
-from planner.cost.memory import stage_memory
+from planner.cost.memory import DOUBLE_MODEL, stage_memory
 from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.schedule import Timeline, simulate
 from planner.cost.setting import Settings
-from planner.cost.stage import ChunkLoad, stage_order
+from planner.cost.stage import ChunkLoad, spread_recomputed, stage_order
 from planner.cost.states import load_local_parameters
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
 from planner.solver.tables import WorkTimes
@@ -121,31 +121,42 @@ class SettingPrice:
         return 1.0 + float(straggler_fraction(self.setting, self.request))
 
     def loads(self, layout: Layout) -> list[list[ChunkLoad]]:
-        """Loads as [rank][chunk]; recomputed layers of a rank fill its chunks, first chunk first."""
+        """Loads as [rank][chunk], recomputed layers spread over a rank's chunks as ``chunk_loads`` does."""
         loads: list[list[ChunkLoad]] = [[ChunkLoad()] * self.v for _ in range(self.p)]
-        left = list(layout.recomputed)
+        again = self._spread(layout)
         start, stages = 0, len(self.order)
         counts: dict[tuple[int, int], dict[LayerKind, int]] = {}
         for place, count in zip(self.order, layout.layers, strict=True):
             counts[place] = self._kinds_between(start, start + count)
             start += count
         for rank, chunk in sorted(self.order):
-            held = sum(counts[rank, chunk].values())
-            some = min(held, left[rank])
-            left[rank] -= some
             is_last = (rank, chunk) == self.order[stages - 1]
             loads[rank][chunk] = ChunkLoad(
-                layers=counts[rank, chunk], recompute_layers=some,
+                layers=counts[rank, chunk], recompute_layers=again[rank][chunk],
                 embedding=int((rank, chunk) == self.order[0]), head=int(is_last),
                 mtp=self.request.model.mtp_depth * is_last,
             )  # fmt: skip
         return loads
 
+    def _chunk_layers(self, layers: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Layers of every chunk as [rank][chunk]."""
+        held = dict(zip(self.order, layers, strict=True))
+        return [tuple(held[rank, chunk] for chunk in range(self.v)) for rank in range(self.p)]
+
+    def _spread(self, layout: Layout) -> list[tuple[int, ...]]:
+        """Recomputed layers of every chunk as [rank][chunk]."""
+        if not any(layout.recomputed):
+            return [(0,) * self.v] * self.p
+        held = self._chunk_layers(layout.layers)
+        return [spread_recomputed(*pair) for pair in zip(held, layout.recomputed, strict=True)]
+
     def rank_bytes(self, layout: Layout) -> list[float]:
         """Peak memory of every rank. [byte]."""
+        loads = [_merged(chunks) for chunks in self.loads(layout)]
+        mirrors = reversed(loads) if self.schedule in DOUBLE_MODEL else [None] * self.p
         return [
-            float(stage_memory(_merged(chunks), self.setting, self.request, rank).total)
-            for rank, chunks in enumerate(self.loads(layout))
+            float(stage_memory(load, self.setting, self.request, rank, mirror).total)
+            for rank, (load, mirror) in enumerate(zip(loads, mirrors, strict=True))
         ]
 
     def least_recomputed(self, layers: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -165,16 +176,26 @@ class SettingPrice:
             return tuple(held) if all(h in fits for h, fits in zip(held, fitting, strict=True)) else None
         if all(0 in fits for fits in fitting):
             return None
-        return self._expressible(fitting, held)
+        return self._expressible(fitting, layers)
 
-    def _expressible(self, fitting: list[list[int]], held: list[int]) -> tuple[int, ...] | None:
-        limits = self.request.framework.limits
-        if limits.recompute_per_stage:
+    def _expressible(self, fitting: list[list[int]], layers: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Fewest recomputed layers of every rank that the framework can say, of those with which it fits.
+
+        Rank by rank; or the first n layers of every chunk; or, where no part of a chunk is possible, all.
+        """
+        if self.request.framework.limits.recompute_per_stage:
             return tuple(fits[0] for fits in fitting)
-        common = set(fitting[0]).intersection(*fitting[1:]) if limits.partial_recompute else set()
-        if common:
-            return (min(common),) * self.p
-        return tuple(held) if all(h in fits for h, fits in zip(held, fitting, strict=True)) else None
+        chunks = self._chunk_layers(layers)
+        most = max(max(held) for held in chunks)
+        for first in range(1 if self._is_partial else most, most + 1):
+            counts = tuple(sum(min(first, layers) for layers in held) for held in chunks)
+            if all(count in fits for count, fits in zip(counts, fitting, strict=True)):
+                return counts
+        return None
+
+    @property
+    def _is_partial(self) -> bool:
+        return self.request.framework.limits.recomputes_partially(self.values["recompute"])
 
     def _fitting(self, ranks: list[ChunkLoad]) -> list[list[int]]:
         """Counts of recomputed layers with which each rank's load fits, ascending."""
@@ -189,7 +210,7 @@ class SettingPrice:
             tried = np.arange(most + 1)[None, :]
             total = self._bytes(kinds, loads, tried, np.array(members)[:, None])
             allowed = (total <= self.request.cluster.usable_hbm_bytes) & (tried <= held)
-            if not self.request.framework.limits.partial_recompute:
+            if not self._is_partial:
                 allowed &= (tried == 0) | (tried == held)
             for rank, row in zip(members, allowed, strict=True):
                 fits[rank] = np.flatnonzero(row).tolist()
