@@ -17,6 +17,7 @@ from planner.explain.answer import Answer, answer
 from planner.report.page import answer_page
 from planner.report.page.build import sort_key
 from planner.report.page.cluster_map import cluster_map, group_of
+from planner.report.page.figures import scaled
 from planner.report.timeline import chrome_trace, step_timeline
 from planner.request import Question
 from planner.solver import evaluate, solve
@@ -104,6 +105,18 @@ def test_trace_adds_up_to_the_step(found: Answer) -> None:
     assert inside == pytest.approx(sum(row["dur"] for row in operations), rel=1e-6)
 
 
+def test_scaling_keeps_the_plan_and_grows_the_replicas(found: Answer) -> None:
+    best = found.result.plans[0]
+    points = scaled(best, found.request)
+    assert len(points) >= 3
+    for same_batch, growing in points:
+        assert same_batch.plan.global_batch == best.plan.global_batch
+        assert growing.plan.num_microbatches == best.plan.num_microbatches
+        assert same_batch.plan.num_gpus == growing.plan.num_gpus
+    own = [pair for pair in points if pair[0].plan == best.plan]
+    assert [pair[0].step_time_s for pair in own] == [best.step_time_s]
+
+
 @pytest.mark.parametrize(
     ("schedule", "virtual_stages"),
     [("none", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-v", 2), ("dualpipe", 1)],
@@ -147,7 +160,7 @@ def test_page_works_in_a_browser(browser: Any, page: Path, width: int, tmp_path:
     browser.get(page.as_uri())
     errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert errors == []
-    for name in ("time-stack", "memory-stack", "timeline"):
+    for name in ("time-stack", "memory-stack", "timeline", "scaling"):
         assert browser.find_elements("css selector", f"#{name} .main-svg"), name
         titles = browser.find_elements("css selector", f"#{name} .gtitle")
         assert titles and titles[0].text

@@ -75,6 +75,7 @@ def _plan_body(answer: Answer, drawn: Sequence[str]) -> str:
         _section("Where the memory goes", _memory(best, request, drawn)),
         _section("Pipeline", _figure("timeline", drawn)),
         _section("Groups on the cluster", _groups(best, request)),
+        _section("Scaling", _figure("scaling", drawn)),
         _section("What would change it", _sensitivity(answer)),
         _section("Assumptions", _bullets((*request.assumptions, *best.notes, *answer.result.notes))),
         _section("Sources", _bullets(_sources(request))),
