@@ -287,8 +287,12 @@ def _kind(value: Any) -> str:
     return "a table" if isinstance(value, dict) else "a value"
 
 
+def _is_named(link: Any) -> bool:
+    return isinstance(link, dict) and isinstance(link.get("name"), str)
+
+
 def _overlay_links(below: list[Any], data: Any, where: str) -> list[Any]:
-    if not isinstance(data, list) or not all(isinstance(link, dict) and "name" in link for link in data):
+    if not isinstance(data, list) or not all(_is_named(link) for link in data):
         raise BadInput(f"{where}: every [[links]] table needs a name")
     known = {link["name"]: dict(link) for link in below}
     for link in data:

@@ -21,6 +21,8 @@ Matrix = Sequence[Sequence[float]]
 """Seconds as [pipeline rank][chunk]."""
 
 
+CHUNKS: dict[Schedule, int] = {"zb-v": 2, "dualpipe-v": 2, "dualpipe": 1}
+"""Virtual stages of the schedules whose shape fixes them."""
 MOST_OPERATIONS = 150_000
 """Forward passes of the largest pipeline that is simulated: about 2 s and 300 MB."""
 MOST_TO_SETTLE = 60_000
@@ -273,10 +275,12 @@ def simulate(
     """
     p, m = len(forward), num_microbatches
     v = len(forward[0])
+    if (chunks := CHUNKS.get(schedule, v)) != v:
+        raise BadInput(f"schedule {schedule} has {chunks} chunks on every pipeline rank, not {v}")
     durations = _durations(schedule, forward, backward_input, backward_weight)
     busy = _busy(schedule, forward, backward_input, backward_weight, m)
     period, settled = _period(schedule, p)
-    if p * v * min(m, settled + 2 * period) > MOST_OPERATIONS:
+    if p * max(p, v * min(m, settled + 2 * period)) > MOST_OPERATIONS:
         return _at_the_pace_of_the_busiest(schedule, forward, backward_input, backward_weight, busy, m)
     while not with_events and m > settled + 2 * period:
         short = settled + (m - settled) % period

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import planner.cost.schedule as schedule_module
 from planner.cost.schedule import bubble, closed_form, simulate
+from planner.errors import BadInput
 from planner.spec.plan import Schedule
 
 EQUAL: list[tuple[Schedule, int, int, int]] = [
@@ -104,3 +105,28 @@ def test_a_long_run_simulates_only_its_beginning(monkeypatch: pytest.MonkeyPatch
     stages = [np.random.default_rng(i).uniform(0.5, 1.0, (11, 7)).tolist() for i in range(3)]
     simulate("interleaved", *stages, 11 * 1000)
     assert built and max(built) < 11 * 100
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("zb-v", 1), ("dualpipe-v", 3), ("dualpipe", 2)])
+def test_a_schedule_with_fixed_chunks_refuses_others(schedule: Schedule, chunks: int) -> None:
+    equal = [[1.0] * chunks] * 4
+    with pytest.raises(BadInput, match=f"schedule {schedule} has"):
+        simulate(schedule, equal, equal, equal, 8)
+
+
+def test_extrapolation_waits_until_uneven_stages_are_steady() -> None:
+    """The slow last rank is hidden behind the slow first one for a while: both runs agree all the same."""
+    forward = [[1.5], [0.6], [0.7], [1.5001]]
+    backward = [[1.0], [1.4], [0.6], [1.0]]
+    for schedule in ("1f1b", "zb-h1", "gpipe"):
+        long = simulate(schedule, forward, backward, backward, 400)
+        full = simulate(schedule, forward, backward, backward, 400, with_events=True)
+        assert long.makespan_s == pytest.approx(full.makespan_s, rel=1e-12)
+
+
+def test_a_pipeline_too_long_to_simulate_keeps_the_pace_of_its_busiest_rank() -> None:
+    """1F1B of equal stages: (m + p - 1) (F + B), also beyond what is simulated."""
+    p, m = 1000, 5000
+    equal = [[1.0]] * p
+    assert simulate("1f1b", equal, equal, equal, m).makespan_s == pytest.approx((m + p - 1) * 3.0)
+    assert simulate("1f1b", equal, equal, equal, 4).makespan_s == pytest.approx((4 + p - 1) * 3.0)

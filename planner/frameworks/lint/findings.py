@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from planner.errors import one_sentence
 from planner.frameworks.launch import Found, LaunchFile
 
 Severity = Literal["error", "warning", "note"]
@@ -62,4 +63,4 @@ def place(launch: LaunchFile, *plan_fields: str) -> Found:
 
 def finding(at: Found, severity: Severity, rule: str, message: str) -> Finding:
     """Return a finding at a setting."""
-    return Finding(at.path, at.line, severity, rule, message)
+    return Finding(at.path, at.line, severity, rule, one_sentence(message))
