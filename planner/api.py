@@ -58,13 +58,13 @@ def plan(
     >>> from planner import plan
     >>> best = plan(model="llama-3-8b", gpus=8, top=1).plans[0]  # doctest: +SKIP
     """
-    from planner.solver import solve
+    from planner.explain.answer import find
 
     if not 1 <= top <= MAX_TOP:
         raise BadInput(f"top {top}: must be from 1 to {MAX_TOP}")
     if not time_limit_s > 0:
         raise BadInput(f"time_limit_s {time_limit_s}: must be more than zero")
-    return solve(question(options), top=top, time_limit_s=time_limit_s, workers=workers)
+    return find(question(options), top, time_limit_s, workers)
 
 
 def estimate(given: Plan | None = None, **options: Any) -> Estimate:
@@ -140,9 +140,9 @@ def ranked_plan(
     BadInput
         There are fewer plans than that.
     """
-    from planner.solver import solve
+    from planner.explain.answer import find
 
-    result = solve(request, top=rank, time_limit_s=time_limit_s, workers=workers)
+    result = find(request, rank, time_limit_s, workers)
     if not result.plans:
         raise NoPlan("no plan is legal and fits; the plan command says why and what would help")
     if len(result.plans) < rank:

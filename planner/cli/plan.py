@@ -32,12 +32,11 @@ def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) 
 
     Pins take a value (--tp 8), a list (--tp 4,8), a range (--pp 1:8) or a ban (--schedule not-gpipe).
     """
-    from planner.explain.answer import answer
-    from planner.solver import solve
+    from planner.explain.answer import answer, find
 
     limit, workers = options.pop("time_limit"), options.pop("workers")
     request = question(options).request()
-    result = solve(request, top=top, time_limit_s=limit, workers=workers)
+    result = find(request, top, limit, workers)
     found = answer(request, result, full=full, what_if=what_if)
     if as_json:
         from planner.report.json import answer_report, dumps

@@ -22,14 +22,13 @@ from planner.cli.options import pin_options, problem_options, question, search_o
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def command(out: Path, trace: Path | None, top: int, what_if: bool, force: bool, **options: Any) -> None:
     """Find the best plans and write them, with every reason and figure, as one page that needs no network."""
-    from planner.explain.answer import answer
+    from planner.explain.answer import answer, find
     from planner.output import write_file
     from planner.report.page import answer_page
-    from planner.solver import solve
 
     limit, workers = options.pop("time_limit"), options.pop("workers")
     request = question(options).request()
-    found = answer(request, solve(request, top=top, time_limit_s=limit, workers=workers), what_if=what_if)
+    found = answer(request, find(request, top, limit, workers), what_if=what_if)
     write_file(out, answer_page(found), force)
     click.echo(f"Wrote {out}")
     if trace is not None and found.result.best is not None:

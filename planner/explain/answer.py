@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,30 @@ class Answer:
     def explanation(self) -> list[str]:
         """Every sentence about the first plan."""
         return [reason.sentence for reason in self.reasons] + list(self.binds)
+
+
+FIRST_LOOK_S = 2.0
+"""Time in which bounds of memory may settle that nothing fits, before the search. [s]"""
+
+
+def find(request: PlanRequest, top: int, time_limit_s: float, workers: int | None = None) -> PlanResult:
+    """Search the best plans; where bounds of memory prove within moments that nothing fits, say so at once.
+
+    Parameters
+    ----------
+    top, time_limit_s, workers
+        As for ``planner.solver.solve``.
+    """
+    from planner.explain.leanest import any_plan
+    from planner.solver import solve
+    from planner.solver.result import PlanResult
+
+    start = time.monotonic()
+    verdict = any_plan(request, min(FIRST_LOOK_S, time_limit_s), search=False)
+    if verdict.is_impossible:
+        seconds = time.monotonic() - start
+        return PlanResult(status="infeasible", solve_s=seconds, num_settings=verdict.num_settings)
+    return solve(request, top=top, time_limit_s=time_limit_s, workers=workers)
 
 
 def answer(

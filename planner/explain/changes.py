@@ -29,6 +29,13 @@ def with_hbm_bytes(request: PlanRequest, hbm_bytes: float) -> PlanRequest:
     return _with_cluster(request, accelerator=accelerator.model_copy(update={"memory": memory}))
 
 
+def with_host_bytes(request: PlanRequest, node_memory_bytes: float) -> PlanRequest:
+    """The request on nodes with so much host memory. [byte]."""
+    accelerator = request.cluster.accelerator
+    host = accelerator.host.model_copy(update={"node_memory_bytes": node_memory_bytes})
+    return _with_cluster(request, accelerator=accelerator.model_copy(update={"host": host}))
+
+
 def with_hbm(request: PlanRequest, factor: float) -> PlanRequest:
     """The request on GPUs with so many times the HBM."""
     return with_hbm_bytes(request, request.cluster.accelerator.memory.hbm_bytes * factor)

@@ -1,34 +1,37 @@
 """Why nothing fits: a minimal set of rules that exclude every plan, each shown necessary, and what helps.
 
 Two levels. Where the rules over plan fields exclude every setting, CP-SAT's core is the conflict. Where
-settings remain, memory excludes them, and the user's limits that survive deletion are the conflict with it.
+settings remain, memory excludes them, and the limits that survive deletion are the conflict with it. Only
+what was shown is said: a member is one whose removal was seen to leave a plan.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.words import plan_words
-from planner.explain.changes import with_hbm_bytes
+from planner.explain.changes import with_hbm_bytes, with_host_bytes
 from planner.explain.relaxations import Relaxation, relaxations
+from planner.explain.sentences import lower_first, upper_first
 from planner.rules import RULES, pin_rules
 from planner.rules.rule import Rule
 from planner.spec import Plan, PlanRequest
 from planner.units import format_bytes
 
 if TYPE_CHECKING:
+    from planner.explain.leanest import Leanest, Verdict
     from planner.solver.result import Estimate
 
 MEMORY = "every_stage_fits_in_memory"
+HOST = "offloaded_state_fits_in_host_memory"
 BUBBLE = "bubble_stays_within_budget"
 DOMAIN = "tensor_ranks_stay_inside_the_fast_domain"
-ENDLESS_HBM_BYTES = 1e18
-"""More than any plan needs."""
-MOST_ROUNDS = 8
-"""Bisections of the HBM; each round at least halves the interval."""
-HBM_PRECISION = 0.01
-"""The smallest sufficient HBM is found to this relative precision."""
+ENDLESS_BYTES = 1e18
+"""More memory than any plan needs."""
+LIMIT_WORDS = {BUBBLE: "the bubble budget", DOMAIN: "the fast domain", HOST: "host memory"}
+"""How a sentence names a limit."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Conflict:
     relaxations: tuple[Relaxation, ...] = ()
     least_memory: Estimate | None = None
     """The plan that needs the least memory, where memory is part of the conflict."""
+    unsettled: tuple[str, ...] = ()
+    """Limits of which it was not found out in time whether a plan exists without them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,12 +74,17 @@ class Conflict:
     @property
     def paragraph(self) -> str:
         """The conflict as a person would say it."""
-        if not self.members:
-            return "No plan was found, and no small set of rules explains it within the time given."
         said = [member.sentence.rstrip(".") for member in self.members]
-        if len(said) == 1:
-            return f"{said[0]}."
-        return f"These cannot all hold: {'; '.join(said)}. Without any one of them a plan exists."
+        if not said:
+            text = "No small set of rules that explains this was found in the time given."
+        elif len(said) == 1:
+            text = f"{upper_first(said[0])}."
+        else:
+            together = "; ".join(map(lower_first, said))
+            text = f"These cannot all hold: {together}. Without any one of them a plan exists."
+        if self.unsettled:
+            text += f" Whether {' or '.join(self.unsettled)} matters was not found out in the time given."
+        return text
 
 
 def explain_conflict(request: PlanRequest, *, seconds: float = 10.0) -> Conflict:
@@ -83,7 +93,7 @@ def explain_conflict(request: PlanRequest, *, seconds: float = 10.0) -> Conflict
     Parameters
     ----------
     seconds
-        Time limit of each search. [s]
+        Time limit of the conflict, and again of the relaxations. [s]
     """
     from planner.solver.core import RuleCore
 
@@ -93,14 +103,16 @@ def explain_conflict(request: PlanRequest, *, seconds: float = 10.0) -> Conflict
         members = tuple(_member(named[name], core.witness(name), request) for name in core.conflict)
         found = Conflict(members)
     else:
-        found = _memory_conflict(request, seconds)
-    return replace(found, relaxations=relaxations(request, found.names, found.least_memory, seconds))
+        found = _memory_conflict(request, time.monotonic() + seconds)
+    return replace(found, relaxations=relaxations(request, found.names, seconds))
 
 
 def lifted(request: PlanRequest, name: str) -> PlanRequest:
     """The request without one of the limits that a user or the machine sets."""
     if name == MEMORY:
-        return with_hbm_bytes(request, ENDLESS_HBM_BYTES)
+        return with_hbm_bytes(request, ENDLESS_BYTES)
+    if name == HOST:
+        return with_host_bytes(request, ENDLESS_BYTES)
     if name == BUBBLE:
         return request.model_copy(update={"max_bubble": None})
     if name == DOMAIN:
@@ -109,67 +121,71 @@ def lifted(request: PlanRequest, name: str) -> PlanRequest:
     return request.model_copy(update={"pins": pins})
 
 
-def least_memory(request: PlanRequest, seconds: float) -> Estimate | None:
-    """Return the legal plan with (to ``HBM_PRECISION``) the smallest peak memory, whatever the HBM."""
-    best = _solve(lifted(request, MEMORY), seconds)
-    if best is None:
-        return None
-    low, reserved = request.cluster.usable_hbm_bytes, request.cluster.reserved_hbm_bytes
-    for _ in range(MOST_ROUNDS):
-        if best.peak_memory_bytes <= low * (1 + HBM_PRECISION):
-            break
-        middle = (low + best.peak_memory_bytes) / 2
-        found = _solve(with_hbm_bytes(request, middle + reserved), seconds)
-        if found is None:
-            low = middle
-        else:
-            best = found
-    return best
-
-
-def _memory_conflict(request: PlanRequest, seconds: float) -> Conflict:
+def _memory_conflict(request: PlanRequest, deadline: float) -> Conflict:
     """Memory and the limits that, together with it, leave no plan; found by deletion."""
-    kept = [f"pin:{pin.option}" for pin in request.pins]
-    if not request.allow_tensor_parallel_across_nodes:
-        kept.insert(0, DOMAIN)
-    if request.max_bubble is not None:
-        kept.insert(0, BUBBLE)
-    smallest = request
-    for name in list(kept):
-        without = lifted(smallest, name)
-        if _solve(without, seconds) is None:
-            smallest = without
-            kept.remove(name)
+    smallest, kept, unsettled = request, [], []
+    for name in _limits(request):
+        without = _any_plan(lifted(smallest, name), deadline)
+        if without.is_impossible:
+            smallest = lifted(smallest, name)
+        elif without.is_settled:
+            kept.append(name)
+        else:
+            unsettled.append(name)
     named = {rule.name: rule for rule in (*RULES, *pin_rules(request))}
-    least = least_memory(smallest, seconds)
-    witnesses = {name: _solve(lifted(smallest, name), seconds) for name in kept}
-    members = [
-        _member(named[name], witness.plan if witness else None, request)
-        for name, witness in witnesses.items()
-    ]
+    members = []
+    for name in kept:
+        # Limits that were lifted later can make a plan possible that breaks this one less.
+        witness = _any_plan(lifted(smallest, name), deadline).witness
+        members.append(_member(named[name], witness.plan if witness else None, request))
+    least = _leanest(request, deadline)
     members.append(_memory_member(least, request, named[MEMORY]))
-    return Conflict(tuple(members), least_memory=least)
+    words = tuple(LIMIT_WORDS.get(name, name.removeprefix("pin:")) for name in unsettled)
+    return Conflict(tuple(members), least_memory=least.plan, unsettled=words)
 
 
-def _memory_member(least: Estimate | None, request: PlanRequest, rule: Rule) -> Member:
-    if least is None:
-        return Member(rule.name, "No plan fits into the GPU's memory", rule.source)
-    total, usable = least.peak_memory_bytes, request.cluster.usable_hbm_bytes
+def _limits(request: PlanRequest) -> list[str]:
+    """Limits that may matter, those that help a reader least first: the first are the first to be dropped."""
+    found = [] if request.max_bubble is None else [BUBBLE]
+    if not request.allow_tensor_parallel_across_nodes:
+        found.append(DOMAIN)
+    if "optimizer" in request.framework.limits.offloads:
+        found.append(HOST)
+    return [*found, *(f"pin:{pin.option}" for pin in request.pins)]
+
+
+def _memory_member(least: Leanest, request: PlanRequest, rule: Rule) -> Member:
+    if least.plan is None:
+        return Member(rule.name, "no plan that was looked at fits into the GPU's memory", rule.source)
+    total, usable = least.plan.peak_memory_bytes, request.cluster.usable_hbm_bytes
     sentence = (
-        f"the leanest plan ({plan_words(least.plan)}) needs {format_bytes(total)} on its fullest GPU, "
-        f"which has {format_bytes(usable)}: {format_bytes(total - usable)} are missing"
+        f"the leanest plan found ({plan_words(least.plan.plan)}) needs {format_bytes(total)} on its fullest "
+        f"GPU, which has {format_bytes(usable)}: {format_bytes(total - usable)} are missing"
     )
-    return Member(rule.name, sentence, rule.source, least.plan)
+    if least.bound_bytes is not None:
+        sentence += f" (no plan needs less than {format_bytes(least.bound_bytes)})"
+    return Member(rule.name, sentence, rule.source, least.plan.plan)
 
 
 def _member(rule: Rule, witness: Plan | None, request: PlanRequest) -> Member:
     if rule.name.startswith("pin:"):
         return Member(rule.name, f"you asked for {rule.name.removeprefix('pin:')}", rule.source, witness)
-    said = rule.broken_sentence(witness, request) if witness else rule.name.replace("_", " ")
+    broken = witness is not None and not rule.admits(witness, request)
+    said = rule.broken_sentence(witness, request) if witness and broken else rule.name.replace("_", " ")
     return Member(rule.name, said, rule.source, witness)
 
 
-def _solve(request: PlanRequest, seconds: float) -> Estimate | None:
-    from planner.solver import solve
+def _any_plan(request: PlanRequest, deadline: float) -> Verdict:
+    from planner.explain.leanest import any_plan
 
-    return solve(request, top=1, time_limit_s=seconds).best
+    return any_plan(request, max(deadline - time.monotonic(), 0.0))
+
+
+def _leanest(request: PlanRequest, deadline: float) -> Leanest:
+    from planner.explain.leanest import leanest
+
+    return leanest(request, max(deadline - time.monotonic(), LEAST_S))
+
+
+LEAST_S = 1.0
+"""The leanest plan is looked for at least so long."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from planner.cost.words import plan_words, setting_words
 from planner.explain.loss import loss_phrase, percent
 from planner.explain.neighbours import changed, neighbour_values
+from planner.explain.sentences import lower_first
 from planner.spec import Pin, Plan, PlanRequest
 
 if TYPE_CHECKING:
@@ -172,16 +173,10 @@ def _lone_words(best: Estimate, name: str, side: Side) -> str:
         price = (
             f"; it would be {loss_phrase(best, side.estimate)}" if percent(best, side.estimate) > 0 else ""
         )
-        return f"{name} is not allowed: {_lower(side.broken[0])}{price}"
+        return f"{name} is not allowed: {lower_first(side.broken[0])}{price}"
     if side.memory:
-        return f"{name} does not fit: {_lower(side.memory)}"
+        return f"{name} does not fit: {lower_first(side.memory)}"
     return f"{name} is {loss_phrase(best, side.estimate)}"
-
-
-def _lower(sentence: str) -> str:
-    text = sentence.strip().removesuffix(".")
-    first = text.split(" ", 1)[0]
-    return text[:1].lower() + text[1:] if first[1:].islower() else text
 
 
 def _without_pipeline(best: Estimate, request: PlanRequest) -> Reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from planner.solver.result import Estimate, PlanResult
 
 WIDTH = 118
+QUANTITY = re.compile(r"(\d) ([kMGT]?B|ns|us|ms|s|%)(?![\w/])")
+"""A number followed by its unit."""
 MOST_NAMED = 10
 """Possible values that a sentence lists."""
 SMALL_SHARE = 0.001
@@ -37,14 +40,19 @@ HEADERS = (
 
 def paragraph(text: str, indent: str = "") -> str:
     """Wrap one paragraph."""
-    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return _wrapped(text, indent, indent)
 
 
 def bullets(sentences: Iterable[str]) -> str:
     """One wrapped bullet a sentence."""
-    return "\n".join(
-        textwrap.fill(text, WIDTH, initial_indent="  - ", subsequent_indent="    ") for text in sentences
-    )
+    return "\n".join(_wrapped(text, "  - ", "    ") for text in sentences)
+
+
+def _wrapped(text: str, first: str, others: str) -> str:
+    """Wrapped text in which a number and its unit stay on one line."""
+    kept = QUANTITY.sub("\\1\u00a0\\2", text)
+    lines = textwrap.fill(kept, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
+    return lines.replace("\u00a0", " ")
 
 
 def section(title: str, body: str) -> str:
