@@ -54,8 +54,8 @@ def _layout(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
         "title": {"text": title, "font": {"size": 15}},
         "xaxis": {"title": {"text": x}},
         "yaxis": {"title": {"text": y}, "automargin": True},
-        "legend": {"orientation": "h", "y": -0.25},
-        "margin": {"l": 10, "r": 10, "t": 45, "b": 10},
+        "legend": {"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom"},
+        "margin": {"l": 10, "r": 10, "t": 45, "b": 130},
         **more,
     }
 
