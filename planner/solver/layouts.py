@@ -2,8 +2,7 @@
 
 The solver's layouts: one chunk a rank may hold any number of layers. With several chunks a rank, every
 stage but the first and the last holds q or q + 1 layers, q = layers / stages rounded down (at least 1), and
-these two
-at most q + 1: relief at the ends, as frameworks offer it.
+these two at most q + 1: relief at the ends, as frameworks offer it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from planner.solver.price import SettingPrice
+
+MOST_STAGES = 512
+"""Stages of the longest pipeline whose layouts are counted."""
 
 
 def counts_allowed(price: SettingPrice, stage: int) -> tuple[int, int]:
@@ -36,7 +38,7 @@ def framework_layouts(price: SettingPrice) -> Iterator[tuple[int, ...]] | None:
 def all_layouts(price: SettingPrice, most: int) -> Iterator[tuple[int, ...]] | None:
     """Every layout of the solver's space, None when there are more than ``most``."""
     ranges = tuple(counts_allowed(price, stage) for stage in range(len(price.order)))
-    if len(ranges) > most or _number(ranges, price.request.model.num_layers) > most:
+    if len(ranges) > MOST_STAGES or _number(ranges, price.request.model.num_layers) > most:
         return None
     return _fill(ranges, price.request.model.num_layers)
 

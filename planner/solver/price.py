@@ -98,14 +98,21 @@ class SettingPrice:
         return float(exposed + optimizer_offload_time(local, self.setting, self.request))
 
     def makespan_bound(self, layers: tuple[int, ...]) -> float:
-        """Step time of the layout at least: m times the work of its busiest rank, without recompute. [s].
+        """Step time of the layout at least, without recompute. [s].
 
+        m times the work of a rank, and the way of the first micro-batch to it and of the last one back where
+        a backward pass is one operation: through all ranks before it, or through their first chunks.
         Two-way schedules average two ranks, so the mean of all ranks stands for the busiest.
         """
         loads = self.loads(Layout(layers, (0,) * self.p))
-        work = [sum(sum(self.chunk_phases(load)) for load in chunks) for chunks in loads]
-        busiest = sum(work) / self.p if self.schedule in BIDIRECTIONAL else max(work)
-        return self.finish(self.m * busiest, 0.0)
+        times = [[sum(self.chunk_phases(load)) for load in chunks] for chunks in loads]
+        work = [sum(chunks) for chunks in times]
+        if self.schedule in BIDIRECTIONAL:
+            return self.finish(self.m * sum(work) / self.p, 0.0)
+        way = [0.0] * self.p
+        if self.schedule in ("1f1b", "gpipe", "interleaved"):
+            way = [sum(chunks[0] for chunks in times[:rank]) for rank in range(self.p)]
+        return self.finish(max(self.m * own + before for own, before in zip(work, way, strict=True)), 0.0)
 
     def finish(self, makespan_s: float, tail_s: float) -> float:
         """The step of a pipeline's makespan and what follows it. [s]."""

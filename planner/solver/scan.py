@@ -8,7 +8,7 @@ below the price of every completion, and the limit is the price of a plan alread
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +44,36 @@ class Candidates:
         return Candidates(self.rows.take(chosen), self.bound_s[chosen], self.work.take(chosen))
 
 
+@dataclass(frozen=True)
+class _Partial:
+    """Settings that grow: the work row each came from, its phases, and what is added to a makespan."""
+
+    rows: Rows
+    source: Codes
+    work: WorkTimes
+    fixed: Floats
+    growth: Floats
+
+    def take(self, chosen: npt.NDArray[Any]) -> _Partial:
+        """Some of them, in this order."""
+        return _Partial(
+            self.rows.take(chosen), self.source[chosen], self.work.take(chosen),
+            self.fixed[chosen], self.growth[chosen],
+        )  # fmt: skip
+
+    def of(self, rows: Rows) -> _Partial:
+        """The same with more fields."""
+        return replace(self, rows=rows)
+
+    def step(self, makespan: Floats) -> Floats:
+        """Step time of a makespan with what follows it. [s]."""
+        return (makespan + self.fixed) * self.growth
+
+    def below(self, makespan: Floats, limit_s: float) -> _Partial:
+        """Those whose step does not exceed the limit."""
+        return self.take(np.flatnonzero(self.step(makespan) <= limit_s))
+
+
 class Scan:
     """Bounds over the space of one request, cheapest part first."""
 
@@ -71,25 +101,67 @@ class Scan:
         order = np.argsort(bound, kind="stable")
         return rows.take(order), times.take(order), bound[order]
 
-    def expand(self, chosen: Codes, limit_s: float = np.inf) -> Candidates:
-        """All settings that complete some work rows and whose bound is not above the limit."""
+    def expand(
+        self, chosen: Codes, limit_s: float = np.inf, sample: tuple[tuple[str, ...], int] | None = None
+    ) -> Candidates:
+        """All settings that complete some work rows and whose bound is not above the limit.
+
+        With a sample of some fields and a number, only so many settings (before sharding) of the lowest
+        bounds, no two of them alike in these fields: a quick look for first plans.
+        """
         rows, source = self.work.take(chosen), chosen
         rows, source = self._join(rows, source, self.space.shapes, ("tensor_parallel", "context_parallel"))
         rows, source = self._join(rows, source, self.space.batches, ("data_parallel", "micro_batch"))
         rows, source = self._join(rows, source, self.space.schedules, ("pipeline_parallel",))
-        fixed, growth = self._around(rows)
-        pipeline = pipeline_bound(rows, self._sorted[1].take(source))
-        bound = (pipeline.makespan + fixed) * growth
-        keep = np.flatnonzero(bound <= limit_s)
-        rows, index = self._cross(rows.take(keep), keep, self.space.recomputes)
+        partial = _Partial(rows, source, self._sorted[1].take(source), *self._around(rows))
+        partial = partial.below(pipeline_bound(rows, partial.work).makespan, limit_s)
+        partial = self._recomputing(partial, limit_s, sample)
+        partial = self._sharded(partial)
+        self.num_settings += 0 if sample else len(partial.rows)
+        return self._bounded(partial, limit_s)
+
+    def _recomputing(
+        self, partial: _Partial, limit_s: float, sample: tuple[tuple[str, ...], int] | None
+    ) -> _Partial:
+        """Every kind of recompute, priced; one that recomputes parts of chunks does so at least once each."""
+        rows, index = self._cross(partial.rows, np.arange(len(partial.rows)), self.space.recomputes)
+        grown = partial.take(index).of(rows)
+        self._price(grown)
+        surely = with_recompute(rows, grown.work, self._recomputes_parts(rows))
+        bound = pipeline_bound(rows, surely, self._recomputes_all(rows)).makespan
+        if sample is None:
+            return grown.below(bound, limit_s)
+        order = np.argsort(grown.step(bound), kind="stable")
+        _, lowest = np.unique(rows.take(order).key(sample[0]), return_index=True)
+        return grown.take(order[np.sort(lowest)[: sample[1]]])
+
+    def _price(self, partial: _Partial) -> None:
+        """Phases where recompute or the schedule change them; settings of one work row share them."""
+        rows = partial.rows
+        changed = rows.values("recompute") != "none"
+        paired = np.zeros(len(rows), dtype=bool)
+        if self.request.model.is_moe:
+            paired = np.isin(rows.values("schedule"), sorted(PAIRED_SCHEDULES))
+            changed |= paired != (most_hiding(self.request) in PAIRED_SCHEDULES)
+        chosen = np.flatnonzero(changed)
+        if len(chosen):
+            kind = rows.codes["recompute"] * 2 + paired
+            key = partial.source[chosen] * (2 * len(rows.domains["recompute"])) + kind[chosen]
+            _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+            times = work_times(rows.take(chosen[first]), self.request)
+            partial.work.put(chosen, times.take(inverse))
+
+    def _sharded(self, partial: _Partial) -> _Partial:
+        """Every ZeRO stage, sharding group and offload; stages that communicate in a layer are priced."""
+        rows, index = partial.rows, np.arange(len(partial.rows))
         rows, index = self._join(rows, index, self.space.sharding, ("pipeline_parallel",))
         on = ("data_parallel", "context_parallel", "zero_stage")
         rows, index = self._join(rows, index, self.space.shards, on)
-        self.num_settings += len(rows)
-        fits, first = fits_and_first(rows, self.request)
-        rows, index, first = rows.take(fits), index[fits], first[fits]
-        work = self._with_sharding(rows, self._sorted[1].take(source[index]))
-        return self._bounded(rows, work, fixed[index], growth[index], limit_s, first)
+        grown = partial.take(index).of(rows)
+        chosen = np.flatnonzero(rows.values("zero_stage") >= 2)
+        if len(chosen):
+            grown.work.put(chosen, work_times(rows.take(chosen), self.request))
+        return grown
 
     def _around(self, rows: Rows) -> tuple[Floats, Floats]:
         """Sends and overhead beside the makespan [s], and the factor of waiting for each other."""
@@ -100,34 +172,35 @@ class Scan:
             growth[chosen] = 1.0 + straggler_fraction(setting, self.request)
         return fixed, growth
 
-    def _with_sharding(self, rows: Rows, work: WorkTimes) -> WorkTimes:
-        """Exact phases: what the ZeRO stage, the schedule and recompute change is priced again."""
-        chosen = np.flatnonzero(self._repriced(rows))
-        if len(chosen):
-            work.put(chosen, work_times(rows.take(chosen), self.request))
-        return work
-
-    def _repriced(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        changed = (rows.values("zero_stage") >= 2) | (rows.values("recompute") != "none")
-        if self.request.model.is_moe:
-            paired = np.isin(rows.values("schedule"), sorted(PAIRED_SCHEDULES))
-            changed |= paired != (most_hiding(self.request) in PAIRED_SCHEDULES)
-        return np.asarray(changed)
-
-    def _bounded(
-        self, rows: Rows, work: WorkTimes, fixed: Floats, growth: Floats, limit_s: float, first: Floats
-    ) -> Candidates:
-        """Candidates with their best bound, what follows the last backward pass included."""
-        surely = with_recompute(rows, work, first)
-        pipeline = pipeline_bound(rows, surely, self._recomputes_all(rows))
-        makespan = np.maximum(self._with_tail(rows, surely, pipeline), pipeline.floor)
-        bound = (makespan + fixed) * growth
+    def _bounded(self, partial: _Partial, limit_s: float) -> Candidates:
+        """Candidates with their best bound: first of time alone, then with what memory forces."""
+        keep = np.flatnonzero(self._bound(partial, self._recomputes_parts(partial.rows)) <= limit_s)
+        partial = partial.take(keep)
+        fits, first = fits_and_first(partial.rows, self.request)
+        partial, first = partial.take(np.flatnonzero(fits)), first[fits]
+        bound = self._bound(partial, first)
         keep = np.flatnonzero(bound <= limit_s)
-        forced = busiest_recomputing(rows.take(keep), work.take(keep), self.request)
-        forced *= rows.take(keep).values("num_microbatches")
-        bound[keep] = np.maximum(bound[keep], (forced + fixed[keep]) * growth[keep])
-        keep = keep[bound[keep] <= limit_s]
-        return Candidates(rows.take(keep), bound[keep], work.take(keep))
+        partial, bound = partial.take(keep), bound[keep]
+        forced = busiest_recomputing(partial.rows, partial.work, self.request)
+        bound = np.maximum(bound, partial.step(forced * partial.rows.values("num_microbatches")))
+        keep = np.flatnonzero(bound <= limit_s)
+        return Candidates(partial.rows.take(keep), bound[keep], partial.work.take(keep))
+
+    def _bound(self, partial: _Partial, first: Floats) -> Floats:
+        """Lower bound of the step when each chunk recomputes at least its ``first`` layers. [s]."""
+        rows = partial.rows
+        surely = with_recompute(rows, partial.work, first)
+        pipeline = pipeline_bound(rows, surely, self._recomputes_all(rows))
+        return partial.step(np.maximum(self._with_tail(rows, surely, pipeline), pipeline.floor))
+
+    def _recomputes_parts(self, rows: Rows) -> Floats:
+        """1 where the framework recomputes the first n >= 1 layers of every chunk, 0 elsewhere."""
+        limits = self.request.framework.limits
+        counted = [
+            kind for kind in ("selective", "full")
+            if limits.recomputes_partially(kind) and not limits.recompute_per_stage
+        ]  # fmt: skip
+        return np.isin(rows.values("recompute"), counted).astype(np.float64)
 
     def _with_tail(self, rows: Rows, work: WorkTimes, pipeline: PipelineBound) -> Floats:
         """Lower bound of the makespan and what follows it, of both sorts of layouts. [s]."""

@@ -18,13 +18,14 @@ import numpy as np
 from planner.rules import broken_rules
 from planner.solver.evaluate import evaluate
 from planner.solver.master import Master
+from planner.solver.preference import NEVER, WEIGHTED_GOALS, goal_weight, least_simplicity, simplicity
 from planner.solver.price import SettingPrice
 from planner.solver.result import Estimate, PlanResult, Status
 from planner.solver.scale import MICROSECOND_S, gap_pct, microseconds_down, microseconds_up
 from planner.solver.scan import Candidates, Scan
 from planner.solver.space import FIELDS, Rows
+from planner.solver.stage_model import refine
 from planner.solver.stages import best_layout, is_exhaustive
-from planner.solver.tables import Floats
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -34,15 +35,19 @@ FAMILY = (
 """Two plans with the same values here are variants of one plan; the answer shows the best variant."""
 WIDEN = 1.08
 """Each round of the scan takes work rows up to this factor above the round before."""
-NEVER = 2**50
-"""Objective of a setting without a legal layout. [us]"""
+FIRST_ROWS, MOST_ROWS = 16, 1024
+"""Work rows of the first look for plans; four times as many while there is none for every rank."""
+MOST_TRIED, TRIES = 64, 2
+"""Kinds of settings of a first look, and how many of one family are priced."""
 NEAR_BEST = 1.01
 """Plans within 1 % count as equally fast when the simplest is preferred."""
 
-BALANCED_NOTE = (
-    "Layers are balanced over the stages by a fixed rule (work near the mean, both model ends counted); "
-    "other uneven layouts of large pipelines were not searched."
-)
+MOST_OPEN = 4
+"""Settings whose search over layouts may end without a proof before the rest is left to the gap."""
+FAR_ABOVE = 16
+"""Without a plan yet, layouts up to this factor above a setting's bound are looked for, times its ranks."""
+MET = 2e-7
+"""Relative gap that is rounding of the stage model's coefficients."""
 
 OnPlan = Callable[[Estimate, float], None]
 
@@ -55,10 +60,27 @@ class Entry:
     index: int
     bound_us: int
     family: tuple[object, ...]
+    score: int
+    """Of the simplest of its layouts."""
+    least_us: int
+    """Lower bound of the layout that stands for it (``best_layout``)."""
     values: dict[str, object] = field(default_factory=dict)
     priced: bool = False
     objective_us: int = NEVER
     plan: Plan | None = None
+    exhaustive: bool = True
+    """Whether every layout was looked at, or bounded; otherwise ``bound_us`` is what is known of the rest."""
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One rank: the least objective left, what still counts as nearly as fast, and the plan chosen."""
+
+    fastest_us: int
+    near_us: int
+    score: int
+    objective_us: int
+    family: tuple[object, ...]
 
 
 class Search:
@@ -79,13 +101,17 @@ class Search:
         self._next_row = 0
         self._threshold_s = 0.0
         self._best: dict[tuple[object, ...], int] = {}
+        self._plans: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        self._picks: list[Pick] = []
+        self._passed: list[int] = []
         self._stopped = False
-        self._balanced = False
 
     def run(self) -> PlanResult:
         """Find, prove and rank."""
         try:
+            self._first_plans()
             self._price_until_proven()
+            self._refine()
         except KeyboardInterrupt:
             self._stopped = True
         chosen = self._rank()
@@ -93,52 +119,178 @@ class Search:
 
     def _result(self, chosen: list[Entry]) -> PlanResult:
         plans = tuple(evaluate(entry.plan, self._request) for entry in chosen if entry.plan is not None)
-        status: Status = "optimal" if plans else "infeasible"
-        gap = 0.0 if plans else None
+        best, bound = min(self._best.values(), default=NEVER), self._layouts_bound_us()
         if self._stopped:
+            bound = min(bound, self._bound_us())
+        met = not self._stopped and bound >= best * (1 - MET)
+        status: Status = "optimal" if plans else "infeasible"
+        if not met:
             status = "feasible" if plans else "time-limit"
-        if plans and self._stopped:
-            gap = gap_pct(min(self._best.values()), min(self._bound_us(), min(self._best.values())))
+        gap = None if not plans else 0.0 if met else gap_pct(best, min(bound, best))
         return PlanResult(
             status=status, plans=plans, gap_pct=gap,
             solve_s=time.monotonic() - self._start, num_settings=self._scan.num_settings,
-            notes=(BALANCED_NOTE,) if self._balanced else (),
         )  # fmt: skip
 
     def _limit_us(self) -> int:
         """What a candidate must beat to be shown: the last plan's price, 1 % more for simplicity."""
-        best = sorted(self._best.values())
-        if len(best) < self._top:
+        picks = self._picks
+        if len(picks) < self._top:
             return NEVER
-        return int(best[self._top - 1] * (NEAR_BEST if self._request.prefer_simple else 1.0)) + 1
+        return picks[-1].near_us + 1
 
     def _bound_us(self) -> int:
         """Lower bound of everything that is not priced."""
         waiting = self._heap[0][0] if self._heap else NEVER
         return min(waiting, self._unscanned_us())
 
+    def _layouts_bound_us(self) -> int:
+        """Lower bound of the layouts that were not looked at, of settings that were."""
+        return min((entry.bound_us for entry in self._open_entries()), default=NEVER)
+
+    def _open_entries(self) -> list[Entry]:
+        """Priced settings with layouts that could still be better than the best plan."""
+        best = min(self._best.values(), default=NEVER)
+        return [
+            entry for entry in self._entries
+            if entry.priced and not entry.exhaustive and entry.bound_us < best
+        ]  # fmt: skip
+
+    def _refine(self) -> None:
+        """Search all layouts of the settings that could still be the best, most promising first."""
+        given_up = 0
+        for entry in sorted(self._open_entries(), key=lambda entry: entry.bound_us):
+            best = min(self._best.values(), default=NEVER)
+            if self._stopped or entry.bound_us >= best or given_up == MOST_OPEN:
+                return
+            if time.monotonic() > self._deadline:
+                self._stopped = True
+                return
+            self._refine_entry(entry, best)
+            given_up += not entry.exhaustive
+
+    def _refine_entry(self, entry: Entry, best_us: int) -> None:
+        price = SettingPrice(entry.values, entry.source.work, entry.index, self._request)
+        weight = self._weight(entry)
+        most = FAR_ABOVE * entry.bound_us * price.p + 1
+        worth_s = min(best_us, most) * MICROSECOND_S / weight
+        found = refine(price, worth_s)
+        entry.bound_us = int(microseconds_down(found.bound_s * weight))
+        if entry.bound_us >= min(best_us, most) * (1 - MET):
+            entry.exhaustive = True
+        if found.layout is not None:
+            self._accept(entry, price.plan(found.layout), found.seconds * weight)
+
+    def _weight(self, entry: Entry) -> float:
+        return float(goal_weight(entry.source.rows.take(np.array([entry.index])), self._request)[0])
+
+    def _accept(self, entry: Entry, plan: Plan, objective_s: float) -> None:
+        """Keep a plan that breaks no rule and tell who listens when it is the best."""
+        if broken_rules(plan, self._request):
+            return
+        best = min(self._best.values(), default=NEVER)
+        entry.plan, entry.objective_us = plan, int(microseconds_up(objective_s))
+        self._best[entry.family] = min(entry.objective_us, self._best.get(entry.family, NEVER))
+        self._plans.setdefault(entry.family, []).append((simplicity(plan), entry.objective_us))
+        self._picks = self._choose()
+        if entry.objective_us < best and self._on_plan is not None:
+            self._on_plan(evaluate(plan, self._request), time.monotonic() - self._start)
+
     def _unscanned_us(self) -> int:
         steady = self._scan.steady_s
         return int(microseconds_down(steady[self._next_row])) if self._next_row < len(steady) else NEVER
 
     def _price_until_proven(self) -> None:
-        """Scan and price until no candidate's bound is below the last price that matters."""
-        while self._bound_us() < self._limit_us():
+        """Scan and price until no candidate's bound is below the price at which it would matter."""
+        while self._bound_us() < self._limit_us() or self._is_waiting():
             if time.monotonic() > self._deadline:
                 self._stopped = True
                 return
-            if not self._heap or self._heap[0][0] >= self._unscanned_us():
+            if self._bound_us() >= self._limit_us():
+                self._heap = [(self._entries[number].least_us, number) for number in self._passed]
+                heapq.heapify(self._heap)
+                self._passed = []
+            elif not self._heap or self._heap[0][0] >= self._unscanned_us():
                 self._widen()
-                continue
-            bound, number = heapq.heappop(self._heap)
-            if bound < self._worth_us(self._entries[number]):
-                self._price(self._entries[number])
+            else:
+                self._consider(heapq.heappop(self._heap)[1])
+
+    def _first_plans(self) -> None:
+        """Look for a plan of every rank among settings of low bounds, so that the scan has a limit."""
+        rows, steady = FIRST_ROWS, self._scan.steady_s
+        while len(self._picks) < self._top and time.monotonic() < self._deadline:
+            some = np.arange(min(rows, len(steady)))
+            self._add(self._scan.expand(some, sample=((*FAMILY, "schedule"), MOST_TRIED)))
+            self._dive()
+            if rows >= len(steady) or rows >= MOST_ROWS:
+                return
+            rows *= 4
+
+    def _consider(self, number: int) -> None:
+        """Price a candidate if it would change the answer at its bound, else put it aside."""
+        entry = self._entries[number]
+        if entry.plan is not None:
+            return
+        if entry.least_us < self._worth_us(entry):
+            self._price(entry)
+        if entry.plan is None:
+            self._passed.append(number)
+
+    def _is_waiting(self) -> bool:
+        """Whether one that was put aside would change the answer now that others are priced.
+
+        The ranks are chosen one after the other, so with the plans at hand they stay as they are when no
+        candidate left, at its bound and its least score, would be chosen at any rank.
+        """
+        return any(
+            self._entries[number].least_us < self._worth_us(self._entries[number]) for number in self._passed
+        )
+
+    def _dive(self) -> None:
+        """Price the most promising candidates of every family until there is a plan for every rank."""
+        tried: dict[tuple[object, ...], int] = {}
+        for _, number in sorted(self._heap):
+            entry = self._entries[number]
+            if len(self._picks) >= self._top or time.monotonic() > self._deadline:
+                return
+            tried[entry.family] = tried.get(entry.family, 0) + 1
+            if tried[entry.family] <= TRIES and entry.family not in self._best and not entry.priced:
+                self._price(entry)
 
     def _worth_us(self, entry: Entry) -> int:
-        """Price below which the candidate would change the answer."""
-        known = self._best.get(entry.family, NEVER)
+        """Price below which the candidate would be chosen at some rank.
+
+        It would be the fastest left, or it is nearly as fast and simpler than the one chosen.
+        """
+        picks, worth = self._picks, 0
+        for pick in picks:
+            worth = max(worth, pick.fastest_us)
+            if self._request.prefer_simple and entry.score < pick.score:
+                worth = max(worth, pick.near_us + 1)
+            elif self._request.prefer_simple and entry.score == pick.score:
+                worth = max(worth, pick.objective_us)
+            if pick.family == entry.family:
+                return worth
+        return worth if len(picks) >= self._top else NEVER
+
+    def _choose(self) -> list[Pick]:
+        """The ranks as the master will choose them from the plans at hand."""
         near = NEAR_BEST if self._request.prefer_simple else 1.0
-        return min(self._limit_us(), int(known * near) + 1)
+        left = dict(self._plans)
+        picks: list[Pick] = []
+        while left and len(picks) < self._top:
+            fastest = min(objective for plans in left.values() for _, objective in plans)
+            limit = int(fastest * near)
+            near_ones = [
+                (score, objective, family)
+                for family, plans in left.items()
+                for score, objective in plans
+                if objective <= limit
+            ]
+            score, objective, family = min(near_ones, key=lambda each: each[:2])
+            picks.append(Pick(fastest, limit, score, objective, family))
+            del left[family]
+        return picks
 
     def _widen(self) -> None:
         """Scan the next work rows."""
@@ -155,28 +307,24 @@ class Search:
     def _add(self, found: Candidates) -> None:
         columns = [found.rows.values(name).tolist() for name in FAMILY]
         bounds = microseconds_down(found.bound_s * goal_weight(found.rows, self._request)).tolist()
-        for index, (bound, family) in enumerate(zip(bounds, zip(*columns, strict=True), strict=True)):
+        scores = least_simplicity(found.rows).tolist()
+        families = zip(*columns, strict=True)
+        for index, (bound, family, score) in enumerate(zip(bounds, families, scores, strict=True)):
             heapq.heappush(self._heap, (bound, len(self._entries)))
-            self._entries.append(Entry(found, index, bound, family))
+            self._entries.append(Entry(found, index, bound, family, score, bound))
 
     def _price(self, entry: Entry) -> None:
         rows = entry.source.rows
         entry.values = {name: rows.domains[name][rows.codes[name][entry.index]].item() for name in FIELDS}
         price = SettingPrice(entry.values, entry.source.work, entry.index, self._request)
         entry.priced = True
-        self._balanced |= not is_exhaustive(price)
-        weight = float(goal_weight(rows.take(np.array([entry.index])), self._request)[0])
-        found = best_layout(price, int(min(self._worth_us(entry) / weight + 1, NEVER)))
-        if found is None:
-            return
-        plan = price.plan(found[1])
-        if broken_rules(plan, self._request):
-            return
-        entry.plan, entry.objective_us = plan, int(microseconds_up(found[0] * weight))
-        improved = entry.objective_us < min(self._best.values(), default=NEVER)
-        self._best[entry.family] = min(entry.objective_us, self._best.get(entry.family, NEVER))
-        if improved and self._on_plan is not None:
-            self._on_plan(evaluate(plan, self._request), time.monotonic() - self._start)
+        entry.exhaustive = is_exhaustive(price)
+        weight = self._weight(entry)
+        worth = self._worth_us(entry)
+        found = best_layout(price, int(min(worth / weight + 1, NEVER)))
+        entry.least_us = max(entry.least_us, worth)
+        if found is not None:
+            self._accept(entry, price.plan(found[1]), found[0] * weight)
 
     def _rank(self) -> list[Entry]:
         """Let the master choose among the priced plans, rank after rank."""
@@ -197,52 +345,3 @@ class Search:
             chosen.append(entries[row])
             master.exclude(i for i, entry in enumerate(entries) if entry.family == entries[row].family)
         return chosen
-
-
-WEIGHTED_GOALS = ("cost", "tokens-per-s")
-
-
-def goal_weight(rows: Rows, request: PlanRequest) -> Floats:
-    """What the step time of each row is multiplied by under the request's goal. [1].
-
-    Time per token relative to the smallest batch for ``tokens-per-s``; times the share of GPUs used for
-    ``cost`` (a GPU-hour has one price). Steady work, B t c / (N b), bounds all of them alike.
-    """
-    if request.goal not in WEIGHTED_GOALS:
-        return np.ones(len(rows))
-    batch = np.prod(
-        [rows.values(name) for name in ("data_parallel", "micro_batch", "num_microbatches")], axis=0
-    )
-    weight = request.workload.global_batch / batch
-    if request.goal == "cost":
-        degrees = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
-        weight = weight * np.prod([rows.values(name) for name in degrees], axis=0) / request.cluster.num_gpus
-    return np.asarray(weight, dtype=np.float64)
-
-
-SCHEDULE_RANK = {"none": 0, "1f1b": 0, "gpipe": 1, "interleaved": 1, "zb-h1": 2, "zb-h2": 3, "zb-v": 3}
-"""How common a schedule is; those not named come last."""
-
-
-def simplicity(plan: Plan | None) -> int:
-    """Order of plans that are equally fast: fewer dimensions, then no recompute, then the commoner schedule.
-
-    Then, in this order: no offload, one sharding group, low ZeRO stage, equal stages.
-    """
-    if plan is None:
-        return NEVER
-    degrees = (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)
-    replicas = plan.data_parallel * plan.context_parallel
-    digits = (
-        sum(degree > 1 for degree in degrees),
-        ("none", "selective", "full").index(plan.recompute),
-        SCHEDULE_RANK.get(plan.schedule, 4),
-        int(plan.offload != "none"),
-        int(plan.zero_stage > 0 and plan.shard_group_size < replicas),
-        max(plan.zero_stage - 1, 0),
-        int(len({stage.layers for stage in plan.stages}) > 1),
-    )
-    score = 0
-    for digit in digits:
-        score = score * 8 + digit
-    return score

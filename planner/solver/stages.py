@@ -14,7 +14,7 @@ def best_layout(price: SettingPrice, worth_us: int) -> tuple[float, Layout] | No
     """The layout with the least step time [s], if one is below ``worth_us`` and fits.
 
     Every layout is priced where the framework can write down only a few, or the model has only a few.
-    Otherwise it is the balanced one.
+    Otherwise it is the balanced one; ``stage_model.refine`` searches the others where they could matter.
     """
     layouts = framework_layouts(price)
     if layouts is None:

@@ -51,7 +51,7 @@ def test_a_chain_made_longer_bounds_long_pipelines(
 
 
 def test_by_hand() -> None:
-    """Two stages, 1F1B, three micro-batches, F = 1, B = 2, stage 1 twice as slow: F0, then 3 (F1 + B1), B0."""
+    """Two stages, 1F1B, three micro-batches, stage 1 twice as slow: F0, then 3 (F1 + B1), then B0."""
     chain = critical_path("1f1b", [[1.0], [2.0]], [[1.0], [2.0]], [[1.0], [2.0]], 3)
     assert dict(chain or {}) == {
         (0, 0, 0): 1, (0, 0, 1): 1, (0, 0, 2): 1, (1, 0, 0): 3, (1, 0, 1): 3, (1, 0, 2): 3,

@@ -1,0 +1,136 @@
+"""Every load that a pipeline rank could hold within memory and a time limit, priced in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import floor
+
+import numpy as np
+
+from planner.cost.data_parallel import data_parallel_time, optimizer_offload_time, optimizer_time
+from planner.cost.memory import stage_memory
+from planner.cost.orders import BIDIRECTIONAL
+from planner.cost.stage import ChunkLoad
+from planner.cost.states import load_local_parameters
+from planner.solver.price import SettingPrice
+from planner.solver.tables import Floats
+
+ROUND_OFF = 1e-9
+"""Relative slack of the time limit against float arithmetic."""
+
+Kinds = tuple[int, ...]
+"""Layers of each kind, in the order of ``SettingPrice.kinds``."""
+Ends = tuple[int, int]
+"""Whether a rank holds the embedding, and the head."""
+
+
+@dataclass(frozen=True)
+class RankLoad:
+    """One load that fits."""
+
+    layers: Kinds
+    least_recomputed: int
+    """Fewest recomputed layers with which it fits."""
+    tail_s: float
+    """Synchronisation and optimizer at least, where this rank sets the pace. [s]"""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of all kinds."""
+        return sum(self.layers)
+
+
+def rank_loads(price: SettingPrice, worth_s: float) -> list[list[RankLoad]]:
+    """Loads of every rank that fit and whose work alone takes no longer than ``worth_s``.
+
+    Notes
+    -----
+    Two-way schedules share memory and work between mirrored ranks: there no load is left out, and what
+    follows the pipeline counts as nothing.
+    """
+    loads = []
+    known: dict[Ends, tuple[list[Kinds], list[float]]] = {}
+    for rank in range(price.p):
+        ends = (int((rank, 0) == price.order[0]), int(rank == price.order[-1][0]))
+        if ends not in known:
+            kinds = list(_bearable(price, ends, worth_s))
+            known[ends] = kinds, _tails(price, ends, kinds).tolist()
+        kinds, tails = known[ends]
+        least = _least_recomputed(price, rank, ends, kinds)
+        rows = zip(kinds, least, tails, strict=True)
+        loads.append([RankLoad(held, again, tail) for held, again, tail in rows if again is not None])
+    return loads
+
+
+def _bearable(price: SettingPrice, ends: Ends, worth_s: float) -> Iterator[Kinds]:
+    """Layers of each kind that a rank can work off in ``worth_s``."""
+    model = price.request.model
+    counts = [sum(own == kind for own in model.layer_kinds) for kind in price.kinds]
+    seconds = [sum(phases[:3]) for phases in price.kinds.values()]
+    growth = price.finish(1.0, 0.0) - price.finish(0.0, 0.0)
+    makespan = (worth_s - price.finish(0.0, 0.0)) / growth * (1 + ROUND_OFF)
+    paid = sum(price.engine[:3]) * price.v + ends[0] * sum(price.first[:3]) + ends[1] * sum(price.last[:3])
+    spare = makespan / price.m - paid
+    if price.schedule in BIDIRECTIONAL:
+        spare = sum(count * each for count, each in zip(counts, seconds, strict=True)) * (1 + ROUND_OFF)
+    least = 1 if price.v == 1 else 0
+    most = model.num_layers - (price.p - 1) * least
+    ranges = [
+        range(min(count, max(floor(spare / each), 0)) + 1)
+        for count, each in zip(counts, seconds, strict=True)
+    ]
+    for layers in product(*ranges):
+        work = sum(held * each for held, each in zip(layers, seconds, strict=True))
+        if least <= sum(layers) <= most and work <= spare:
+            yield layers
+
+
+def _tails(price: SettingPrice, ends: Ends, kinds: list[Kinds]) -> Floats:
+    """Synchronisation and optimizer of each load, hidden behind as much computation as there can be. [s]."""
+    if price.schedule in BIDIRECTIONAL or not kinds:
+        return np.zeros(len(kinds))
+    columns = np.array(kinds).T
+    load = ChunkLoad(
+        dict(zip(price.kinds, columns, strict=True)), embedding=ends[0], head=ends[1],
+        mtp=price.request.model.mtp_depth * ends[1],
+    )  # fmt: skip
+    again = price.values["recompute"] != "none"
+    forward, backward = np.zeros(len(kinds)), np.zeros(len(kinds))
+    parts = [*zip(columns, price.kinds.values(), strict=True), (ends[0], price.first), (ends[1], price.last)]
+    for count, phases in parts:
+        forward = forward + count * phases[0]
+        backward = backward + count * (phases[1] + phases[2] + again * phases[3])
+    forward = forward + price.v * price.engine[0]
+    backward = backward + price.v * (price.engine[1] + price.engine[2])
+    local = load_local_parameters(load, price.setting, price.request)
+    tail = data_parallel_time(local, price.setting, price.request, forward, backward)
+    tail = tail + optimizer_time(local, price.setting, price.request)
+    tail = tail + optimizer_offload_time(local, price.setting, price.request)
+    return np.asarray(np.broadcast_to(tail, (len(kinds),)))
+
+
+def _least_recomputed(price: SettingPrice, rank: int, ends: Ends, kinds: list[Kinds]) -> list[int | None]:
+    """Fewest recomputed layers with which each load fits on the rank, None where it never does."""
+    if price.schedule in BIDIRECTIONAL:
+        return [0] * len(kinds)
+    least: list[int | None] = [None] * len(kinds)
+    groups: dict[tuple[bool, ...], list[int]] = {}
+    for index, held in enumerate(kinds):
+        groups.setdefault(tuple(count > 0 for count in held), []).append(index)
+    for held_kinds, members in groups.items():
+        columns = np.array([kinds[index] for index in members]).T[:, :, None]
+        total = np.sum(columns, axis=0)
+        most = int(total.max()) if price.values["recompute"] != "none" else 0
+        tried = np.arange(most + 1, dtype=np.float64)[None, :]
+        named = zip(price.kinds, columns, held_kinds, strict=True)
+        load = ChunkLoad(
+            {kind: column for kind, column, is_held in named if is_held}, tried, ends[0], ends[1],
+            price.request.model.mtp_depth * ends[1],
+        )  # fmt: skip
+        needed = stage_memory(load, price.setting, price.request, rank).total
+        fits = (needed <= price.request.cluster.usable_hbm_bytes) & (tried <= total)
+        for index, row in zip(members, fits, strict=True):
+            least[index] = int(np.argmax(row)) if row.any() else None
+    return least

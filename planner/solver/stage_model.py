@@ -1,0 +1,296 @@
+"""The stages of one setting as a CP-SAT model: layers of every chunk, recomputed layers of every rank.
+
+Time is bounded by chains of operations: each is a linear function of the layers, and none is longer than the
+makespan. The model minimises the longest chain known so far plus what follows the pace-setting rank. Its
+answer is simulated; the simulation's own longest chain joins the model, until the bound meets the best.
+Memory is not linear in all loads, so each rank carries a table of the loads that fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from math import floor, inf
+from typing import Any
+
+from ortools.sat.python import cp_model
+
+from planner.cost.critical_path import critical_path
+from planner.cost.orders import BIDIRECTIONAL
+from planner.cost.stage import V_SHAPED
+from planner.solver.layouts import counts_allowed
+from planner.solver.price import Layout, SettingPrice
+from planner.solver.rank_loads import RankLoad, rank_loads
+from planner.spec.model import LayerKind
+
+UNITS = 1e9
+"""The best known step is cut into so many units; a sum of chains loses less than one unit a layer."""
+MEETS = 1e-7
+"""A bound this close to the best, relative to it, is met: rounding of a few hundred coefficients."""
+MOST_ROUNDS = 4
+"""Solves of one setting; each adds the chain that the last layout ran into."""
+EFFORT = 0.02
+"""CP-SAT's deterministic seconds a solve: the same answer on every machine."""
+SEED = 20240229
+"""Any fixed number: the search is repeatable."""
+ADAPTIVE = frozenset({"zb-v", "zb-h2"})
+"""Schedules without chains: ZB-V's order follows the durations, steps of ZB-H2 interlock."""
+
+Chain = Mapping[tuple[int, int, int], int]
+
+
+@dataclass(frozen=True)
+class Refined:
+    """The best layout found below the limit, and what no layout of the setting beats. [s]."""
+
+    seconds: float
+    layout: Layout | None
+    bound_s: float
+
+
+def refine(price: SettingPrice, worth_s: float) -> Refined:
+    """Search all layouts of a setting for one that takes less than ``worth_s``."""
+    loads = rank_loads(price, worth_s)
+    best: float = worth_s
+    layout: Layout | None = None
+    if not all(loads) or _room(loads) < price.request.model.num_layers:
+        return Refined(inf, None, worth_s)
+    model = StageModel(price, loads, worth_s)
+    bound = 0.0
+    for _ in range(MOST_ROUNDS):
+        found, least = model.solve(best)
+        bound = max(bound, least)
+        if found is None or bound >= best * (1 - MEETS):
+            break
+        seconds = price.seconds(found)
+        if seconds < best and _fits(price, found):
+            best, layout = seconds, found
+        model.learn(found)
+    return Refined(best if layout else inf, layout, min(bound, best))
+
+
+def _room(loads: list[list[RankLoad]]) -> int:
+    """Layers that all ranks hold together at most."""
+    return sum(max(row.num_layers for row in rows) for rows in loads)
+
+
+def _fits(price: SettingPrice, layout: Layout) -> bool:
+    return max(price.rank_bytes(layout)) <= price.request.cluster.usable_hbm_bytes
+
+
+class StageModel:
+    """One CP-SAT model; chains are added between solves."""
+
+    def __init__(self, price: SettingPrice, loads: list[list[RankLoad]], worth_s: float) -> None:
+        self._price = price
+        self._unit_s = worth_s / UNITS
+        self._model = cp_model.CpModel()
+        self._stage_of = {place: index for index, place in enumerate(price.order)}
+        self._again_by_rank: list[Any] = []
+        self._cuts: list[Any] = []
+        self._counts = self._layers(loads)
+        self._again = self._recomputed()
+        self._makespan = self._model.new_int_var(0, int(2 * UNITS), "makespan")
+        self._tail = self._model.new_int_var(0, int(2 * UNITS), "tail")
+        self._busiest = self._model.new_int_var(0, int(2 * UNITS), "busiest")
+        ranks = [self._rank(rank, rows) for rank, rows in enumerate(loads)]
+        self._pace(ranks)
+        for chain in _first_chains(price):
+            self._add(chain)
+        self._model.minimize(self._makespan + self._tail)
+
+    def solve(self, best_s: float) -> tuple[Layout | None, float]:
+        """Return the layout with the least bound and that bound [s]; None when none is below ``best_s``."""
+        solver = cp_model.CpSolver()
+        parameters = solver.parameters
+        parameters.num_workers, parameters.random_seed = 1, SEED
+        parameters.max_deterministic_time = EFFORT
+        status = solver.solve(self._model)
+        if status == cp_model.INFEASIBLE:
+            return None, inf
+        bound = self._seconds(solver.best_objective_bound)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE) or bound >= best_s:
+            return None, bound
+        layers = tuple(
+            sum(solver.value(count) for count in self._counts[place].values()) for place in self._price.order
+        )
+        recomputed = tuple(
+            sum(solver.value(self._again[rank, chunk]) for chunk in range(self._price.v))
+            for rank in range(self._price.p)
+        )
+        return Layout(layers, recomputed), bound
+
+    def learn(self, layout: Layout) -> None:
+        """Add the longest chain of a layout's simulation, and never propose this layout again."""
+        price = self._price
+        values = (*accumulate(layout.layers[:-1]), *layout.recomputed)
+        self._model.add_forbidden_assignments([*self._cuts, *self._free_again()], [values])
+        if price.schedule in ADAPTIVE:
+            return
+        phases = [[price.chunk_phases(load) for load in chunks] for chunks in price.loads(layout)]
+        forward, inputs, weights = (
+            [[phase[index] for phase in chunks] for chunks in phases] for index in range(3)
+        )
+        chain = critical_path(price.schedule, forward, inputs, weights, price.m)
+        if chain is not None:
+            self._add(chain)
+
+    def _free_again(self) -> list[Any]:
+        """Totals of recomputed layers where the model chooses them."""
+        if not self._again_by_rank:
+            self._again_by_rank = [
+                self._column(sum(self._again[rank, chunk] for chunk in range(self._price.v)))
+                for rank in range(self._price.p)
+            ]
+        return self._again_by_rank
+
+    def _seconds(self, units: float) -> float:
+        price = self._price
+        return price.finish(units * self._unit_s, 0.0)
+
+    def _layers(self, loads: list[list[RankLoad]]) -> dict[tuple[int, int], dict[LayerKind, Any]]:
+        """Layers of each kind in every chunk: what lies between two cuts of the model."""
+        price, model = self._price, self._model
+        total = price.request.model.num_layers
+        cuts: list[Any] = [0]
+        cuts += [model.new_int_var(0, total, f"cut_{stage}") for stage in range(1, len(price.order))]
+        self._cuts = cuts[1:]
+        cuts.append(total)
+        before = {kind: [self._before(kind, cut) for cut in cuts] for kind in price.kinds}
+        counts = {}
+        for stage, place in enumerate(price.order):
+            least, most = counts_allowed(price, stage)
+            most = min(most, max(row.num_layers for row in loads[place[0]]))
+            model.add_linear_constraint(cuts[stage + 1] - cuts[stage], least, most)
+            counts[place] = {kind: cut[stage + 1] - cut[stage] for kind, cut in before.items()}
+        return {place: self._named(place, kinds) for place, kinds in counts.items()}
+
+    def _named(self, place: tuple[int, int], kinds: dict[LayerKind, Any]) -> dict[LayerKind, Any]:
+        """Variables for the differences of cuts."""
+        named = {}
+        for kind, difference in kinds.items():
+            named[kind] = self._model.new_int_var(0, self._price.request.model.num_layers, f"{kind}_{place}")
+            self._model.add(named[kind] == difference)
+        return named
+
+    def _before(self, kind: LayerKind, cut: Any) -> Any:
+        """Layers of one kind among the first ``cut`` layers of the model."""
+        kinds = self._price.request.model.layer_kinds
+        if len(self._price.kinds) == 1:
+            return cut
+        sums = [sum(1 for own in kinds[:place] if own == kind) for place in range(len(kinds) + 1)]
+        if isinstance(cut, int):
+            return sums[cut]
+        found = self._model.new_int_var(0, sums[-1], "")
+        self._model.add_element(cut, sums, found)
+        return found
+
+    def _recomputed(self) -> dict[tuple[int, int], Any]:
+        """Recomputed layers of every chunk, tied together as the framework says them."""
+        price, model = self._price, self._model
+        held = {place: sum(kinds.values()) for place, kinds in self._counts.items()}
+        if price.values["recompute"] == "none":
+            return dict.fromkeys(held, 0)
+        limits = price.request.framework.limits
+        partial = limits.recomputes_partially(price.values["recompute"])
+        if not price.may_skip_recompute or not (partial or limits.recompute_per_stage):
+            return held
+        again = {place: model.new_int_var(0, price.request.model.num_layers, "") for place in held}
+        model.add(sum(again.values()) >= 1)
+        if limits.recompute_per_stage:
+            self._per_rank(again, held, partial)
+            return again
+        first = model.new_int_var(0, price.request.model.num_layers, "first")
+        for place, variable in again.items():
+            model.add_min_equality(variable, [first, held[place]])
+        return again
+
+    def _per_rank(
+        self, again: dict[tuple[int, int], Any], held: dict[tuple[int, int], Any], partial: bool
+    ) -> None:
+        """Every rank recomputes what it wants; without ``partial``, all or nothing."""
+        whole = [self._model.new_bool_var("") for _ in range(self._price.p)]
+        for place, variable in again.items():
+            if partial:
+                self._model.add(variable <= held[place])
+                continue
+            self._model.add(variable == held[place]).only_enforce_if(whole[place[0]])
+            self._model.add(variable == 0).only_enforce_if(~whole[place[0]])
+
+    def _rank(self, rank: int, rows: list[RankLoad]) -> tuple[Any, Any]:
+        """Tie a rank's load to the table of loads that fit; return its work and what would follow it."""
+        price, model = self._price, self._model
+        chunks = range(price.v)
+        kinds = [sum(self._counts[rank, chunk][kind] for chunk in chunks) for kind in price.kinds]
+        least = model.new_int_var(0, price.request.model.num_layers, "")
+        tail = model.new_int_var(0, int(2 * UNITS), "")
+        table = [(*row.layers, row.least_recomputed, floor(row.tail_s / self._unit_s)) for row in rows]
+        columns = [self._column(expression) for expression in kinds]
+        model.add_allowed_assignments([*columns, least, tail], table)
+        model.add(sum(self._again[rank, chunk] for chunk in chunks) >= least)
+        own = {(rank, chunk, phase): price.m for chunk in chunks for phase in range(3)}
+        return self._length(own), tail
+
+    def _column(self, expression: Any) -> Any:
+        variable = self._model.new_int_var(0, self._price.request.model.num_layers, "")
+        self._model.add(variable == expression)
+        return variable
+
+    def _pace(self, ranks: list[tuple[Any, Any]]) -> None:
+        """What follows the last backward pass is the busiest rank's; which one is the model's choice."""
+        if self._price.schedule in BIDIRECTIONAL:
+            return
+        slack = 4 * self._price.request.model.num_layers + 16
+        paces = [self._model.new_bool_var("") for _ in ranks]
+        self._model.add_exactly_one(paces)
+        for pace, (work, tail) in zip(paces, ranks, strict=True):
+            self._model.add(self._busiest >= work)
+            self._model.add(work + slack >= self._busiest).only_enforce_if(pace)
+            self._model.add(self._tail >= tail).only_enforce_if(pace)
+
+    def _add(self, chain: Chain) -> None:
+        self._model.add(self._makespan >= self._length(chain))
+
+    def _length(self, chain: Chain) -> Any:
+        """A chain's length in units, rounded down term by term."""
+        price = self._price
+        variables: list[Any] = []
+        weights: list[int] = []
+        constant = 0.0
+        for place in dict.fromkeys((rank, chunk) for rank, chunk, _ in chain):
+            times = [chain.get((*place, phase), 0) for phase in range(3)]
+            constant += sum(times[phase] * price.engine[phase] for phase in range(3))
+            constant += self._ends(place, times)
+            for kind, variable in self._counts[place].items():
+                own = sum(times[phase] * price.kinds[kind][phase] for phase in range(3))
+                variables.append(variable)
+                weights.append(floor(own / self._unit_s))
+            again = times[1] * min(phases[3] for phases in price.kinds.values())
+            variables.append(self._again[place])
+            weights.append(floor(again / self._unit_s))
+        return cp_model.LinearExpr.weighted_sum(variables, weights) + floor(constant / self._unit_s)
+
+    def _ends(self, place: tuple[int, int], times: list[int]) -> float:
+        """Embedding, head and MTP of a chunk, along a chain. [s]."""
+        stage, price = self._stage_of[place], self._price
+        seconds = 0.0
+        if stage == 0:
+            seconds += sum(times[phase] * price.first[phase] for phase in range(3))
+        if stage == len(price.order) - 1:
+            seconds += sum(times[phase] * price.last[phase] for phase in range(3))
+        return seconds
+
+
+def _first_chains(price: SettingPrice) -> Iterator[Chain]:
+    """Every rank's own work, and where ranks fill one after the other the way to it and back."""
+    p, m, chunks = price.p, price.m, range(price.v)
+    for rank in range(p):
+        if price.schedule in BIDIRECTIONAL:
+            yield {(own, 0, phase): m // 2 for own in (rank, p - 1 - rank) for phase in range(3)}
+            continue
+        chain = {(rank, chunk, phase): m for chunk in chunks for phase in range(3)}
+        if price.schedule not in V_SHAPED and price.schedule not in ADAPTIVE:
+            phases = (0,) if price.schedule == "zb-h1" else (0, 1, 2)
+            chain |= {(before, 0, phase): 1 for before in range(rank) for phase in phases}
+        yield chain

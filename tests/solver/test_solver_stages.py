@@ -1,0 +1,92 @@
+"""The stage model against every layout of small settings, and the pipelines that it is for."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import inf
+
+import numpy as np
+import pytest
+from toys import tiny_dense, tiny_moe, toy_cluster, vary
+
+from planner.rules import broken_rules
+from planner.solver.layouts import counts_allowed
+from planner.solver.price import Layout, SettingPrice
+from planner.solver.scan import Scan
+from planner.solver.stage_model import MEETS, refine
+from planner.spec import Pin, PlanRequest
+
+
+def settings(request: PlanRequest) -> list[SettingPrice]:
+    scan = Scan(request)
+    found = scan.expand(np.arange(len(scan.steady_s)))
+    prices = []
+    for index in range(len(found.rows)):
+        values = {field: found.rows.values(field)[index].item() for field in found.rows.codes}
+        prices.append(SettingPrice(values, found.work, index, request))
+    return prices
+
+
+def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
+    if parts == 1:
+        return [(total,)]
+    return [(first, *rest) for first in range(total + 1) for rest in compositions(total - first, parts - 1)]
+
+
+def fastest(price: SettingPrice) -> float:
+    """Step time of the best legal layout of the solver's space by trying all, inf without one. [s]."""
+    best = inf
+    for layers in compositions(price.request.model.num_layers, len(price.order)):
+        held = [0] * price.p
+        for (rank, _), count in zip(price.order, layers, strict=True):
+            held[rank] += count
+        every = product(*(range(count + 1) for count in held))
+        for recomputed in every if price.values["recompute"] != "none" else [(0,) * price.p]:
+            if price.values["recompute"] != "none" and not any(recomputed):
+                continue
+            layout = Layout(layers, recomputed)
+            ranges = (counts_allowed(price, stage) for stage in range(len(layers)))
+            if not all(least <= count <= most for count, (least, most) in zip(layers, ranges, strict=True)):
+                continue
+            if broken_rules(price.plan(layout), price.request):
+                continue
+            best = min(best, price.seconds(layout))
+    return best
+
+
+def piped(layers: int, p: int, v: int, schedule: str, **changes: object) -> PlanRequest:
+    """``layers`` on p stages of one GPU each, 8 micro-batches, recompute as given."""
+    request = tiny_moe() if changes.pop("is_moe", False) else tiny_dense()
+    limits = {"schedules": ("none", schedule), "zero_stages": (0,), "recompute": ("none",)}
+    limits |= changes.pop("limits", {})  # type: ignore[call-overload]
+    model = {"num_layers": layers, "vocab_size": 40_000}
+    request = vary(request, model=model, limits=limits, workload={"global_batch": 8})
+    pins = (
+        Pin(field="pipeline_parallel", allowed=(p,), option="--pp"),
+        Pin(field="virtual_stages", allowed=(v,), option="--vpp"),
+        Pin(field="micro_batch", allowed=(1,), option="--micro-batch"),
+    )
+    cluster = toy_cluster(p, hbm_bytes=float(changes.pop("hbm_bytes", 16e9)))  # type: ignore[arg-type]
+    return request.model_copy(update={"cluster": cluster, "pins": pins, "max_bubble": None})
+
+
+CASES = {
+    "1f1b": piped(9, 4, 1, "1f1b"),
+    "gpipe": piped(8, 3, 1, "gpipe"),
+    "zb-h1": piped(9, 4, 1, "zb-h1"),
+    "dualpipe": piped(9, 4, 1, "dualpipe"),
+    "interleaved": piped(10, 2, 2, "interleaved"),
+    "dense then experts": piped(8, 3, 1, "1f1b", is_moe=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_stage_model_finds_what_trying_all_layouts_finds(name: str) -> None:
+    for price in settings(CASES[name])[:4]:
+        known = fastest(price)
+        if known == inf:
+            continue
+        found = refine(price, 2 * known)
+        assert found.bound_s <= known * (1 + 1e-9)
+        assert found.seconds == pytest.approx(known, rel=MEETS)
+        assert found.bound_s == pytest.approx(known, rel=2 * MEETS)
