@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from planner.cli.options import (
     search_options,
     top_option,
 )
+from planner.cli.written import force_option, html_option, refuse_existing, trace_option, write_answer
 
 
 @click.command(name="plan", short_help="Find, rank and explain the best plans (the default command).")
@@ -26,6 +28,9 @@ from planner.cli.options import (
 @click.option(
     "--what-if", is_flag=True, help="Which changes of the machine or the batch make another plan win."
 )
+@html_option
+@trace_option
+@force_option
 @json_option
 def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) -> None:
     """Find the best plans for a model on a cluster, rank them, and explain the first.
@@ -35,6 +40,10 @@ def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) 
     from planner.explain.answer import answer, find
 
     limit, workers = options.pop("time_limit"), options.pop("workers")
+    html: Path | None = options.pop("html")
+    trace: Path | None = options.pop("trace")
+    force: bool = options.pop("force")
+    refuse_existing((html, trace), force)
     request = question(options).request()
     result = find(request, top, limit, workers)
     found = answer(request, result, full=full, what_if=what_if)
@@ -46,4 +55,6 @@ def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) 
         from planner.report.table import answer_text
 
         click.echo(answer_text(found))
+    for sentence in write_answer(found, html, trace, force):
+        click.echo(sentence, err=True)
     sys.exit(found.exit_code)

@@ -205,7 +205,7 @@ def _data_parallel(best: Estimate, request: PlanRequest) -> Reason:
     sentence = (
         f"d={plan.data_parallel} (data parallel): the {plan.num_gpus} GPUs that are left after "
         f"t={plan.tensor_parallel}, p={plan.pipeline_parallel}, c={plan.context_parallel}; each replica "
-        f"trains {batch} of the {plan.global_batch} sequences as {plan.num_microbatches} micro-batches of "
-        f"{plan.micro_batch}."
+        f"trains {batch} of the {plan.global_batch} sequences as {plan.num_microbatches} "
+        f"micro-batch{'es' if plan.num_microbatches > 1 else ''} of {plan.micro_batch}."
     )
     return Reason("data_parallel", plan.data_parallel, (), sentence)

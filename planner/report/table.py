@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 WIDTH = 118
 QUANTITY = re.compile(r"(\d) ([kMGT]?B|ns|us|ms|s|%)(?![\w/])")
 """A number followed by its unit."""
+NEAR_PCT = 1.0
+"""Plans this close are ordered by simplicity (``planner.solver.search``)."""
 MOST_NAMED = 10
 """Possible values that a sentence lists."""
 SMALL_SHARE = 0.001
@@ -36,6 +38,12 @@ HEADERS = (
     "#", "t", "p", "v", "d", "c", "e", "zero", "b", "m", "schedule", "recompute",
     "step", "tok/s/GPU", "MFU", "peak", "free", "bubble",
 )  # fmt: skip
+
+
+LEFT = frozenset({"schedule", "recompute"})
+"""Columns of words."""
+MOST_LETTERS = 15
+"""A cell of the ranking is cut to so many letters: names of files can be long."""
 
 
 def paragraph(text: str, indent: str = "") -> str:
@@ -92,6 +100,11 @@ def recompute_word(plan: Plan) -> str:
     return plan.recompute if recomputed == layers else f"{plan.recompute} {recomputed}/{layers}"
 
 
+def step_words(estimate: Estimate) -> str:
+    """Step time with its error band: ``9.97 s ±8%``."""
+    return f"{format_seconds(estimate.step_time_s)} ±{estimate.error_band_pct:g}%"
+
+
 def plan_row(rank: int | str, estimate: Estimate, request: PlanRequest) -> list[Any]:
     """One row of the ranking table."""
     plan, peak = estimate.plan, estimate.peak_memory_bytes
@@ -99,7 +112,7 @@ def plan_row(rank: int | str, estimate: Estimate, request: PlanRequest) -> list[
     return [
         rank, plan.tensor_parallel, plan.pipeline_parallel, plan.virtual_stages, plan.data_parallel,
         plan.context_parallel, plan.expert_parallel, plan.zero_stage, plan.micro_batch, plan.num_microbatches,
-        plan.schedule, recompute_word(plan), f"{format_seconds(estimate.step_time_s)}",
+        plan.schedule, recompute_word(plan), step_words(estimate),
         f"{float(estimate.tokens_per_s_per_gpu):.0f}", f"{100 * float(estimate.mfu):.1f}%",
         f"{peak / GB:.1f} GB", f"{free / GB:.1f} GB", f"{100 * bubble_fraction(estimate.time):.0f}%",
     ]  # fmt: skip
@@ -111,12 +124,25 @@ def ranking(estimates: Sequence[Estimate], request: PlanRequest, names: Sequence
         plan_row(names[index] if names else index + 1, estimate, request)
         for index, estimate in enumerate(estimates)
     ]
-    return tabulate(rows, HEADERS, tablefmt="simple", disable_numparse=True, colalign=_alignment(rows))
+    return _columns([list(HEADERS), *rows])
 
 
-def _alignment(rows: list[list[Any]]) -> tuple[str, ...] | None:
-    left = {"schedule", "recompute"}
-    return tuple("left" if header in left else "right" for header in HEADERS) if rows else None
+def _columns(rows: Sequence[Sequence[Any]]) -> str:
+    """Rows in aligned columns under a ruled header: two spaces apart, or one where two would be too wide."""
+    text = [[_shortened(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*text, strict=True)]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
+    text.insert(1, ["-" * width for width in widths])
+    return "\n".join(gap.join(_aligned(row, widths)).rstrip() for row in text)
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    cells = zip(HEADERS, row, widths, strict=True)
+    return [cell.ljust(width) if header in LEFT else cell.rjust(width) for header, cell, width in cells]
+
+
+def _shortened(word: str) -> str:
+    return word if len(word) <= MOST_LETTERS else f"{word[: MOST_LETTERS - 1]}…"
 
 
 def time_breakdown(time: StepTime) -> str:
@@ -201,18 +227,31 @@ def _plan_parts(answer: Answer) -> list[str]:
         breakdowns(best, request),
         "",
         section("What binds", bullets(answer.binds)),
-        section("Notes", bullets((*best.notes, *answer.result.notes, _band(best)))),
+        section("Notes", bullets((*best.notes, *answer.result.notes, *_tie(answer.result), _band(best)))),
     ]
     if answer.sensitivity is not None:
         parts.append(section("What would change it", answer.sensitivity.text()))
     return parts
 
 
+def _tie(result: PlanResult) -> list[str]:
+    """Say why a plan that is a little slower stands first."""
+    first = result.plans[0]
+    fastest = min(result.plans, key=lambda plan: plan.step_time_s)
+    loss = 100 * (first.step_time_s / fastest.step_time_s - 1)
+    if not 0 < loss <= NEAR_PCT:
+        return []
+    rank = result.plans.index(fastest) + 1
+    return [
+        f"Plan 1 is the simplest within {NEAR_PCT:g} % of the fastest, plan {rank} ({loss:.1f} % faster)."
+    ]
+
+
 def _band(estimate: Estimate) -> str:
     seconds = estimate.step_time_s * estimate.error_band_pct / 100
     return (
         f"Expect the measured step within {estimate.error_band_pct:g} % of the estimate "
-        f"({format_seconds(estimate.step_time_s)} +- {format_seconds(seconds)})."
+        f"({format_seconds(estimate.step_time_s)} ± {format_seconds(seconds)})."
     )
 
 

@@ -28,11 +28,18 @@ def attention_heads_divide_over_tensor_ranks(request: PlanRequest, tensor_parall
     return divides(tensor_parallel, request.model.num_heads)
 
 
-@rule(source="Megatron-LM transformer_config.py (copies KV heads); torchtitan 0.3 decoder.py (refuses)")
+def _kv_copies(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    copies = request.framework.limits.replicates_kv_heads and not request.model.is_mla
+    return {"copies": "copies them only over a multiple of as many ranks" if copies else "copies none"}
+
+
+@rule(
+    source="Megatron-LM transformer_config.py (copies KV heads); torchtitan 0.3 decoder.py (refuses)",
+    numbers=_kv_copies,
+)
 def kv_heads_divide_over_tensor_ranks(request: PlanRequest, tensor_parallel: Column) -> Column:
-    """{request.model.num_kv_heads} KV heads do not split evenly over {tensor_parallel} tensor ranks
-    (copied when there are more ranks than heads: {request.framework.limits.replicates_kv_heads},
-    {request.framework.name}).
+    """{request.model.num_kv_heads} KV heads do not split evenly over {tensor_parallel} tensor ranks, and
+    {request.framework.name} {copies}.
     """
     if request.model.is_mla:
         return divides(tensor_parallel, request.model.num_heads)

@@ -102,7 +102,15 @@ def unsharded_state_has_no_shard_group(
     return implies(np.asarray(zero_stage) == 0, np.asarray(shard_group_size) == 1)
 
 
-@rule(source="HSDP: PyTorch FSDP HYBRID_SHARD; Megatron-LM (dp cp) % num_distributed_optimizer_instances")
+def _hybrid(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    hybrid = request.framework.limits.hybrid_sharding
+    return {"groups": "all of them or a divisor (HSDP)" if hybrid else "all of them"}
+
+
+@rule(
+    source="HSDP: PyTorch FSDP HYBRID_SHARD; Megatron-LM (dp cp) % num_distributed_optimizer_instances",
+    numbers=_hybrid,
+)
 def shard_group_divides_the_replicas(
     request: PlanRequest,
     shard_group_size: Column,
@@ -111,8 +119,7 @@ def shard_group_divides_the_replicas(
     context_parallel: Column,
 ) -> Column:
     """A shard group of {shard_group_size} does not suit {data_parallel} data x {context_parallel}
-    context replicas with ZeRO-{zero_stage}: it is all of them, or (HSDP) a divisor where
-    {request.framework.name} has that ({request.framework.limits.hybrid_sharding}).
+    context replicas with ZeRO-{zero_stage}: in {request.framework.name} it is {groups}.
     """
     replicas, group = np.asarray(data_parallel) * context_parallel, np.asarray(shard_group_size)
     suits = group == replicas

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.cost.memory import memory
+from planner.cost.words import memory_words
 from planner.rules.rule import rule
 from planner.rules.stages import STAGE_RULES
 from planner.spec.plan import Plan
@@ -23,11 +24,7 @@ def _fullest(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     rank = max(range(len(stages)), key=lambda index: float(stages[index].total))
     needed, usable = float(stages[rank].total), request.cluster.usable_hbm_bytes
     terms = sorted(stages[rank].as_dict().items(), key=lambda term: -term[1])
-    largest = ", ".join(
-        f"{name.removesuffix('_bytes').replace('_', ' ')} {format_bytes(value)}"
-        for name, value in terms[:4]
-        if value
-    )
+    largest = ", ".join(f"{memory_words(name)} {format_bytes(value)}" for name, value in terms[:4] if value)
     return {
         "rank": rank,
         "needed": format_bytes(needed),

@@ -151,7 +151,20 @@ def _bubble(plan: Plan, request: PlanRequest) -> dict[str, Any]:
         bubble_fraction(plan.schedule, plan.pipeline_parallel, plan.virtual_stages, plan.num_microbatches)
     )
     budget = float("inf") if request.max_bubble is None else request.max_bubble
-    return {"bubble": f"{100 * bubble:.1f}", "budget": f"{100 * budget:g}"}
+    path = _counted(plan.pipeline_parallel, "pipeline rank")
+    if plan.virtual_stages > 1:
+        path += f" of {plan.virtual_stages} chunks each"
+    return {
+        "bubble": f"{100 * bubble:.1f}",
+        "budget": f"{100 * budget:g}",
+        "micro_batches": _counted(plan.num_microbatches, "micro-batch", "es"),
+        "path": path,
+        "leave": "leaves" if plan.num_microbatches == 1 else "leave",
+    }
+
+
+def _counted(number: int, noun: str, ending: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else ending}"
 
 
 @rule(source="chapter 12.2.2: m >= 4 (p - 1) keeps the bubble below 25 %", numbers=_bubble)
@@ -162,9 +175,8 @@ def bubble_stays_within_budget(
     pipeline_parallel: Column,
     virtual_stages: Column,
 ) -> Column:
-    """{num_microbatches} micro-batches through {pipeline_parallel} pipeline ranks x {virtual_stages}
-    chunks ({schedule}) leave a bubble of {bubble} % of the ideal time; the budget is {budget} %
-    (--max-bubble).
+    """{micro_batches} through {path} ({schedule}) {leave} a bubble of {bubble} % of the ideal time; the
+    budget is {budget} % (--max-bubble).
     """
     bubble = bubble_fraction(schedule, pipeline_parallel, virtual_stages, num_microbatches)
     return bubble <= (np.inf if request.max_bubble is None else request.max_bubble + 1e-12)

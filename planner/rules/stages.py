@@ -21,11 +21,19 @@ def _has_shape(plan: Plan) -> bool:
     return len(plan.stages) == plan.pipeline_parallel and chunks == {plan.virtual_stages}
 
 
-def _layout(plan: Plan, _request: PlanRequest) -> dict[str, Any]:
+def _layout(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    limits = request.framework.limits
     layers = [stage.layers for stage in plan.stages]
     chunks = [len(stage.chunk_layers) for stage in plan.stages]
     recomputed = [stage.recompute_layers for stage in plan.stages]
-    return {"layers": layers, "total": sum(layers), "chunks": chunks, "recomputed": recomputed}
+    return {
+        "layers": layers,
+        "total": sum(layers),
+        "chunks": chunks,
+        "recomputed": recomputed,
+        "parts": "any number" if limits.recomputes_partially(plan.recompute) else "all or none",
+        "stages_alike": "each its own" if limits.recompute_per_stage else "every stage as many",
+    }
 
 
 @rule(source="definition: one entry a pipeline rank, one count a chunk", field="stages", numbers=_layout)
@@ -91,9 +99,8 @@ def stages_recompute_what_they_hold(request: PlanRequest, plan: Plan) -> bool:
     numbers=_layout,
 )
 def recomputed_layers_suit_the_framework(request: PlanRequest, plan: Plan) -> bool:
-    """{request.framework.name} cannot recompute {recomputed} of {layers} layers (part of a stage:
-    {request.framework.limits.partial_recompute}, stage by stage:
-    {request.framework.limits.recompute_per_stage}).
+    """{request.framework.name} cannot recompute {recomputed} of {layers} layers: a stage recomputes
+    {parts}, and {stages_alike}.
     """
     limits = request.framework.limits
     whole = all(stage.recompute_layers in {0, stage.layers} for stage in plan.stages)
