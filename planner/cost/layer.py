@@ -136,12 +136,12 @@ def _input_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
 def _weight_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
     if request.workload.frozen_weights:
         return 0.0 * np.asarray(gemm.m, dtype=np.float64)
-    habits = request.framework.time
+    in_fp32 = request.framework.memory.gradient_bytes >= 4.0  # the product then pays for its sum itself
     seconds = gemm_time(
         gemm.n, gemm.k, gemm.m * _imbalance(gemm, request), request.cluster.accelerator,
         _precision(gemm, setting), gemm.count,
-        slowdown=habits.weight_gradient_slowdown,
-        fp32_output=request.framework.memory.gradient_bytes >= 4.0,
+        slowdown=1.0 if in_fp32 else request.framework.time.weight_gradient_slowdown,
+        fp32_output=in_fp32,
     )  # fmt: skip
     return seconds / _efficiency(gemm, request)
 

@@ -9,19 +9,20 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits(
     # attention_efficiency, elementwise_factor, kernel_efficiency, microbatch_overhead_s,
-    # overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction: fitted on
+    # overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 184 rows.
     attention_kernel="unfused",
-    kernel_efficiency=0.9925,
-    elementwise_factor=3.788,
+    kernel_efficiency=0.8766,
+    elementwise_factor=2.2304,
     tensor_backward_overlaps=False,
     gradient_sync_overlaps=False,
     parameter_gather_overlaps=False,
+    overlap_slowdown=0.2399,
     gradient_reduce_bytes=2.0,
     pipeline_sends_overlap=False,
-    attention_efficiency=0.9433,
-    microbatch_overhead_s=0.0023,
-    step_overhead_s=0.014,
+    attention_efficiency=0.8588,
+    step_overhead_s=0.0444,
+    straggler_per_doubling=0.0015,
 )
 
 MEMORY = MemoryHabits(

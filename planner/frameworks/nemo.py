@@ -12,15 +12,16 @@ TIME = TimeHabits(
     # overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 290 rows.
     attention_kernel="cudnn",
-    elementwise_factor=1.421,
-    tensor_comm_hidden_fraction=0.2399,
-    overlap_slowdown=0.0,
+    elementwise_factor=1.2131,
+    tensor_comm_hidden_fraction=0.1789,
+    overlap_slowdown=0.0754,
     gradient_reduce_bytes=2.0,
     scatters_sends=True,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.744,
-    step_overhead_s=0.04,
-    straggler_per_doubling=0.002,
+    expert_kernel_efficiency=0.6994,
+    kernels_per_moe_layer=328.1361,
+    step_overhead_s=0.0336,
+    straggler_per_doubling=0.0033,
 )
 
 MEMORY = MemoryHabits(

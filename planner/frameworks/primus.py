@@ -9,19 +9,20 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits(
     # attention_efficiency, elementwise_factor, expert_comm_hidden_fraction, expert_kernel_efficiency,
-    # kernel_efficiency, kernels_per_moe_layer, overlap_slowdown, step_overhead_s,
+    # kernel_efficiency, kernels_per_moe_layer, overlap_slowdown, step_overhead_s, straggler_per_doubling,
     # tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl by
     # tests/benchmarks/fit.py, 15 rows.
     attention_kernel="ck",
-    kernel_efficiency=0.85,
-    elementwise_factor=0.7,
-    tensor_comm_hidden_fraction=0.1067,
-    overlap_slowdown=0.1107,
+    kernel_efficiency=0.866,
+    elementwise_factor=1.2668,
+    overlap_slowdown=0.2428,
     scatters_sends=True,
-    expert_comm_hidden_fraction=0.5574,
     deduplicates_dispatch=True,
-    attention_efficiency=0.6005,
-    step_overhead_s=0.04,
+    attention_efficiency=0.5,
+    expert_kernel_efficiency=0.7173,
+    kernels_per_moe_layer=328.1361,
+    step_overhead_s=0.0528,
+    straggler_per_doubling=0.0024,
 )
 
 MEMORY = MemoryHabits(

@@ -6,6 +6,7 @@ A row never decides anything by its ``measured`` values: :func:`to_case` is not 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,17 +25,23 @@ from planner.errors import BadInput
 from planner.frameworks import load_framework
 from planner.spec.framework import FrameworkProfile
 from planner.spec.model import Model
-from planner.spec.plan import Plan, Precision, Recompute, Schedule, StagePlan
+from planner.spec.plan import Plan, Schedule, StagePlan
 from planner.spec.problems import first_problem, shown
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
 from planner.validate.memory import habits_of_run, least_recompute, states_recompute
+from planner.validate.spellings import (
+    accelerator_named,
+    framework_named,
+    precision_named,
+    recompute_named,
+    schedule_named,
+)
 from planner.validate.typed import MAX_COUNT, readable
 
 Row = Mapping[str, Any]
 GATED = frozenset({"swiglu", "geglu", "silu"})
 ACTIVATIONS = frozenset({"gelu", "swiglu", "geglu", "relu", "squared_relu", "silu"})
-PRECISIONS: tuple[Precision, ...] = ("nvfp4", "mxfp8", "fp8", "bf16", "fp16", "fp32")
 SHAPE_KEYS = (
     "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "ffn_hidden_size", "vocab_size",
     "tied_embeddings", "num_experts", "experts_per_token", "expert_ffn_hidden_size",
@@ -91,9 +98,12 @@ def to_case(row: Row) -> Case:
     said, config, cluster = _table(row, "model"), _table(row, "config"), _table(row, "cluster")
     model = read_model(said)
     framework = read_framework(row, config)
-    num_gpus = _number(cluster, "num_gpus")
+    num_gpus = _number(cluster, "num_gpus", _stated_ranks(config))
     machine = _cluster(
-        str(cluster.get("accelerator")), num_gpus, cluster.get("gpus_per_node"), cluster.get("network")
+        str(cluster.get("accelerator") or cluster.get("accelerator_as_printed")),
+        num_gpus,
+        cluster.get("gpus_per_node"),
+        cluster.get("network"),
     )
     plan = read_plan(config, model, framework, num_gpus)
     request = PlanRequest(
@@ -110,6 +120,15 @@ def to_case(row: Row) -> Case:
         allow_tensor_parallel_across_nodes=True,
     )
     return Case(request, plan if states_recompute(row) else least_recompute(plan, request))
+
+
+def _stated_ranks(config: Mapping[str, Any]) -> int | None:
+    """Return t p c d where a configuration states its replicas, for a row that does not count its GPUs."""
+    if config.get("data_parallel") is None:
+        return None
+    return math.prod(
+        _number(config, f"{name}_parallel", 1) for name in ("tensor", "pipeline", "context", "data")
+    )
 
 
 def _table(row: Row, key: str) -> Mapping[str, Any]:
@@ -134,7 +153,7 @@ def _number(table: Mapping[str, Any], key: str, default: int | None = None) -> i
 def _cluster(accelerator: str, num_gpus: int, gpus_per_node: int | None, network: str | None) -> Any:
     per_node = None if gpus_per_node is None else min(int(gpus_per_node), num_gpus)
     described = described_network(network, gpus_per_node) if network and gpus_per_node else {}
-    return load_cluster(accelerator, num_gpus, per_node, **described)
+    return load_cluster(accelerator_named(accelerator), num_gpus, per_node, **described)
 
 
 def _frozen(row: Row) -> bool:
@@ -244,8 +263,10 @@ def _known_model(name: str) -> Model | None:
 
 def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
     """Return the profile of the row's framework, adapted to the switches that the row states."""
-    name = row.get("framework") or _framework_of_source(str(row.get("source", "")), row)
-    profile = load_framework(str(name))
+    accelerator = str(_table(row, "cluster").get("accelerator", ""))
+    profile = load_framework(framework_named(row.get("framework"), str(row.get("source", "")), accelerator))
+    if profile.name == "megatron" and "flagperf" in str(row.get("source", "")).lower():
+        profile = load_framework("flagperf")  # its launch scripts turn none of Megatron's fusions on
     time = profile.time
     changes: dict[str, Any] = {}
     if config.get("compile") is True:
@@ -256,8 +277,6 @@ def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
     if config.get("async_tp") is True:
         changes["tensor_comm_hidden_fraction"] = max(time.tensor_comm_hidden_fraction, ASYNC_TENSOR_HIDDEN)
     memory = profile.memory
-    if profile.name == "megatron" and "flagperf" in str(row.get("source", "")).lower():
-        memory = load_framework("flagperf").memory  # its launch scripts turn none of Megatron's fusions on
     if isinstance(config.get("compile"), bool):
         memory = habits_of_run(memory, config["compile"], str(row.get("source", "")))
     if _predates_fused_attention(row, config, profile):
@@ -271,18 +290,6 @@ GRAPH_LAUNCH_FACTOR = 0.1
 """Host cost of a launch inside a CUDA graph over a plain one (one launch replays many kernels)."""
 ASYNC_TENSOR_HIDDEN = 0.6
 """Share of tensor-parallel time that micro-pipelined products hide (torchtitan: 10-17 % of a step)."""
-
-
-def _framework_of_source(source: str, row: Row) -> str:
-    """Name the framework of a row that states none."""
-    text = source.lower()
-    words = (("jax", "maxtext"), ("maxtext", "maxtext"), ("tpu", "maxtext"), ("torchtitan", "torchtitan"))
-    for word, name in (*words, ("pith", "torchtitan")):
-        if word in text:
-            return name
-    if str(_table(row, "cluster").get("accelerator", "")).startswith("tpu"):
-        return "maxtext"
-    return "megatron"
 
 
 def _predates_fused_attention(row: Row, config: Mapping[str, Any], profile: FrameworkProfile) -> bool:
@@ -311,76 +318,41 @@ def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfi
     d = _number(config, "data_parallel", max(1, num_gpus // (t * p * c)))
     b = _number(config, "micro_batch", 1)
     v = _number(config, "virtual_stages", 1) if p > 1 else 1
+    schedule = schedule_named(str(config.get("schedule") or ""), p, v)
     zero = config.get("zero_stage")
     zero = (3 if framework.memory.sharded_weights_are_master else 1) if zero is None else int(zero)
     sequence = config.get("sequence_parallel")
-    recompute, modules, share = _recompute(config.get("recompute"), framework)
+    recompute, modules, share = recompute_named(config.get("recompute"), framework)
     try:
         plan = Plan(
             tensor_parallel=t, pipeline_parallel=p, context_parallel=c, expert_parallel=e, data_parallel=d,
-            virtual_stages=v, schedule=_schedule(str(config.get("schedule") or ""), p, v),
+            virtual_stages=v, schedule=schedule,
             context_parallel_kind=framework.limits.context_parallel_kinds[0],
             expert_tensor_parallel=_number(config, "expert_tensor_parallel", 1),
             zero_stage=zero,
             shard_group_size=_shard_group(config, d * c) if zero else 1,
             sequence_parallel=t > 1 and (framework.memory.fused_attention if sequence is None else sequence),
             micro_batch=b,
-            num_microbatches=max(1, round(_number(config, "global_batch") / (d * b))),
+            num_microbatches=_microbatches(_number(config, "global_batch") / (d * b), schedule, p),
             recompute=recompute, recompute_modules=modules,
             offload="optimizer" if config.get("cpu_offload") else "none",
-            precision=_precision(str(config.get("precision") or "bf16")),
+            precision=precision_named(str(config.get("precision") or "bf16")),
         )  # fmt: skip
     except ValidationError as problem:
         raise BadInput(f"config: {first_problem(problem, Plan)}") from problem
     return _with_stages(plan, model, framework, share)
 
 
+def _microbatches(share: float, schedule: Schedule, p: int) -> int:
+    """Return the whole number of micro-batches nearest to a replica's share that the schedule can run."""
+    step = p if schedule == "interleaved" else 1
+    return max(1, round(share / step)) * step
+
+
 def _shard_group(config: Mapping[str, Any], replicas: int) -> int:
     """Return the ranks that share the state; a group of one is a table's way of saying that all do."""
     group = _number(config, "shard_group_size", replicas)
     return group if group > 1 else replicas
-
-
-def _precision(text: str) -> Precision:
-    found = next((name for name in PRECISIONS if name in text.lower()), None)
-    if found is None:
-        raise BadInput(f"precision {text!r} is none of {', '.join(PRECISIONS)}")
-    return found
-
-
-def _schedule(text: str, p: int, v: int) -> Schedule:
-    """Read a schedule's name in any source's spelling."""
-    if p == 1:
-        return "none"
-    said = text.lower().replace("_", "-")
-    spellings: tuple[tuple[str, Schedule], ...] = (
-        ("zb-1p", "zb-h1"), ("zb-h1", "zb-h1"), ("zb-2p", "zb-h2"), ("zb-h2", "zb-h2"), ("zbv", "zb-v"),
-        ("zb-v", "zb-v"), ("dualpipe-v", "dualpipe-v"), ("dualpipev", "dualpipe-v"), ("dualpipe", "dualpipe"),
-        ("gpipe", "gpipe"), ("afab", "gpipe"), ("all-forward", "gpipe"),
-    )  # fmt: skip
-    found = next((name for spelling, name in spellings if spelling in said), None)
-    return found or ("interleaved" if v > 1 else "1f1b")
-
-
-def _recompute(said: Any, framework: FrameworkProfile) -> tuple[Recompute, tuple[str, ...], float]:
-    """Return recompute kind, modules, and the share of layers it covers."""
-    if said is None:
-        said = framework.time.default_recompute
-    text = str(said).lower()
-    if text in ("none", "false", ""):
-        return "none", (), 0.0
-    if text.startswith("selective layer"):
-        return "full", (), 0.5
-    if text.startswith("selective op"):
-        return "selective", ("op",), 1.0
-    if text.startswith(("minimal", "qkv_proj")):
-        return "selective", ("elementwise",), 1.0
-    if text.startswith("selective"):
-        named = re.split(r"[ ,()]+", text.partition(":")[2])
-        known = {"core": "core_attn", "attention": "core_attn"}
-        modules = tuple(known.get(name, name) for name in named if name)
-        return "selective", modules or framework.memory.unsaid_modules, 1.0
-    return "full", (), 1.0
 
 
 def _with_stages(plan: Plan, model: Model, framework: FrameworkProfile, share: float) -> Plan:

@@ -1,9 +1,8 @@
 """Write ``accuracy.md``: errors of every published run by family and by whatever may show structure.
 
-Run ``python tests/benchmarks/accuracy.py`` from the repository root (about a minute). ``--rotate sources``
-(or ``models``) also refits the constants with whole sources (models) held out, one fold after the other
-(several minutes a fold), and keeps the errors of the held-out rows in ``held_out_*.json``; a plain run
-shows those.
+Run ``python tests/benchmarks/accuracy.py`` from the repository root (about a minute). ``--rotate``
+also refits the constants with whole sources, and with whole models, held out (some five minutes), and keeps
+the errors of the held-out rows in ``held_out_*.json``; a plain run shows those.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fit import CONSTANTS, FILES, Fit, Sample, log_error, samples, source_of
+from fit import FILES, Sample, log_error, samples, source_of, start_values
+from shrink import linearise, solve
 
 from planner.cost.confidence import family, generation
 from planner.validate.compare import RowResult, error_statistics, summarise
@@ -29,7 +29,7 @@ from planner.validate.measured import read_rows
 
 HERE = Path(__file__).parent
 MEASURED = HERE.parents[0] / "data" / "measured"
-FOLDS = 4
+FOLDS = 16
 TARGETS = {
     "dense bf16 on A100 and H100": "median <= 5, p90 <= 15, mean within 2",
     "tier A pre-training": "median <= 8, p90 <= 25",
@@ -169,23 +169,23 @@ def folds(rows: list[Sample], unit: Callable[[Sample], str]) -> list[list[int]]:
     return held
 
 
-def rotate(unit: str, sweeps: int) -> None:
-    """Fit on all but one fold, from the documents' values on, and keep the errors of the fold.
+def rotate() -> None:
+    """Fit without each fold in turn, whole sources and then whole models, and keep the errors of the folds.
 
-    The sweep's own cluster takes no part: it is one source, and its constants serve nothing else.
+    The derivatives are computed once; every held-out row is priced exactly with the values of the fit that
+    did not see it. The sweep's own cluster takes no part: its constants serve nothing else.
     """
-    rows = samples([MEASURED / name for name in FILES if not name.startswith("sweep")])
-    rows = [sample for sample in rows if sample.row.get("framework") != "nanotron"]
-    kept: dict[str, float] = {}
-    for number, held in enumerate(folds(rows, HELD_OUT[unit])):
-        fit = Fit([sample for index, sample in enumerate(rows) if index not in set(held)])
-        fit.restart({(c.owner, c.name): c.prior for c in CONSTANTS})
-        values = fit.run(sweeps)
-        for index in held:
-            kept[str(rows[index].row["id"])] = 100.0 * (np.exp(log_error(rows[index], values)) - 1.0)
-        print(f"fold {number + 1}: {len(held)} rows held out", flush=True)
+    rows = samples([MEASURED / name for name in FILES])
+    model = linearise(rows, start_values())
+    for unit, name_of in HELD_OUT.items():
+        kept: dict[str, float] = {}
+        for held in folds(rows, name_of):
+            values, _ = solve(model.without(held))
+            for index in held:
+                kept[str(rows[index].row["id"])] = 100.0 * (np.exp(log_error(rows[index], values)) - 1.0)
         text = json.dumps({name: round(error, 2) for name, error in sorted(kept.items())}, indent=0)
         (HERE / f"held_out_{unit}.json").write_text(text + "\n")
+        print(f"held out by {unit}: {len(kept)} rows", flush=True)
 
 
 def held_out_table(rows: list[FamilyRow], unit: str) -> str:
@@ -201,10 +201,9 @@ def held_out_table(rows: list[FamilyRow], unit: str) -> str:
         figures = error_statistics(errors)
         lines.append([*statistics_row(name, errors), figures.get("mean_pct", ""), TARGETS.get(name, "")])
     intro = (
-        f"Constants refitted in up to {FOLDS} folds (one sweep each), each from the documents' values and "
-        f"without whole {unit}; every row is predicted by the fit that did not see it (rows of folds "
-        "that were not run, and the sweep's own cluster, are missing). A part or a framework that only "
-        "held-out rows cover keeps its documents' values.\n\n"
+        f"Constants refitted in {FOLDS} folds, each without whole {unit}; every row is predicted by the fit "
+        "that did not see it (the sweep's own cluster is missing). A part or a framework that only held-out "
+        "rows cover gets the values shared by its generation or by all frameworks.\n\n"
     )
     return (
         f"## Held out by {unit}: step time by family [%]\n\n"
@@ -263,11 +262,10 @@ def report(rows: list[FamilyRow], plotted: bool) -> str:
 def main() -> None:
     """Write the page (and, with ``--rotate``, the held-out errors first)."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rotate", choices=tuple(HELD_OUT))
-    parser.add_argument("--sweeps", type=int, default=1)
+    parser.add_argument("--rotate", action="store_true")
     options = parser.parse_args()
     if options.rotate:
-        rotate(options.rotate, options.sweeps)
+        rotate()
     rows = described_rows()
     plotted = plot(rows, HERE / "accuracy.png")
     (HERE / "accuracy.md").write_text(report(rows, plotted))

@@ -5,9 +5,11 @@ Run ``python tests/benchmarks/fit.py`` from the repository root. Two kinds of co
 * of an accelerator: the clock of a long run relative to the burst benchmark (``sustained_fraction``);
 * of a framework's profile: efficiencies of its kernels, what it overlaps, what its host costs.
 
-Nothing is fitted per row, per model or per source. The loss is the mean of a smoothed absolute log error,
-each row weighted so that a source with many near-identical rows does not outvote the others, plus a pull
-towards the value from documents (:data:`CONSTANTS`). One constant at a time is improved, in sweeps.
+Nothing is fitted per row, per model or per source. Constants that describe the same physics (the clock of
+one generation's parts; launch, overlap and straggler habits of all frameworks) are drawn to one shared value,
+and that to the value from documents (:data:`HABITS`): a framework keeps an offset only as far as its rows
+insist. The arithmetic is in ``shrink.py``. The sweep's own cluster takes no part (its constants serve nothing
+else and stand in the nanotron profile).
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from planner.catalog import load_accelerator
+from planner.cost.confidence import generation
 from planner.cost.step import step_time
 from planner.errors import BadInput
 from planner.frameworks import load_framework
@@ -33,31 +36,44 @@ from planner.validate.measured import Case, Row, read_rows, to_case
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "tests" / "data" / "measured"
 FILES = ("calibration.jsonl", "sweep_calibration.jsonl", "sequence_parallel_paper.jsonl")
-SMOOTHING = 0.02
-"""Errors below this count almost nothing. [1]"""
-HIGHEST_SHARE = 0.97
+HIGHEST_SHARE = 0.95
 """Of the vendor's peak, that a fitted rate may reach."""
-REFERENCE, REFERENCE_WEIGHT = "2205.05198", 6.0
+REFERENCE, REFERENCE_WEIGHT = "2205.05198", 4.0
 """The paper that analytic tools are compared on counts more than its eight rows."""
-SWEEP_SHARE = 4
-"""One point of the sweep in so many is fitted; all are reported."""
-CLIPPED = 1.0
-"""Log errors beyond this are failures of a run and count no more than this. [1]"""
+
+
+@dataclass(frozen=True)
+class Habit:
+    """One kind of constant: what documents say, how far nature may differ, and where it may lie."""
+
+    prior: float
+    pooled: float
+    """Tolerance of the value that all frameworks (parts of one generation) share, around ``prior``."""
+    own: float
+    """Tolerance of one framework's (part's) value around the shared one."""
+    low: float
+    high: float
+    probe: float
+    """Step of the numerical derivative."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """One fitted number: where it lives, where it may lie, and the value it is pulled to."""
+    """One fitted number: where it lives, whom it shares a value with, and its kind."""
 
     owner: str
     """Accelerator file (``hw:a100-sxm-80gb``) or framework (``fw:nemo``)."""
     name: str
     """``gemm.bf16``, ``attention`` (a sustained fraction), or a field of ``TimeHabits``."""
-    low: float
+    group: str
+    """Constants of one group and name describe the same physics and are drawn to one value."""
+    habit: Habit
     high: float
-    prior: float
-    tolerance: float
-    """Distance from the prior that costs as much as 1 % of mean error."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Owner and name."""
+        return self.owner, self.name
 
 
 @dataclass
@@ -74,66 +90,86 @@ class Sample:
 Values = dict[tuple[str, str], float]
 
 
+CLOCK = Habit(0.92, 0.10, 0.08, 0.5, 1.0, 0.03)
+"""Sustained over burst rate; the prior is a part at its power limit (physics 3.2)."""
+PARTS: dict[str, tuple[str, ...]] = {
+    "a100-sxm-80gb": ("bf16",), "v100-sxm2-32gb": ("fp16",),
+    "h100-sxm-80gb": ("bf16", "fp8"), "h100-sxm-96gb-hbm2e": ("bf16", "fp8"),
+    "h200-sxm-141gb": ("bf16", "fp8"), "b200-sxm-180gb": ("bf16", "fp8", "mxfp8", "nvfp4"),
+    "b300-sxm": ("bf16", "mxfp8"), "gb200-nvl72": ("bf16", "fp8", "mxfp8", "nvfp4"),
+    "gb300-nvl72": ("bf16", "fp8", "mxfp8", "nvfp4"), "mi300x-192gb": ("fp8",), "mi325x-256gb": ("fp8",),
+    "mi355x-288gb": ("bf16",), "tpu-v5e": ("bf16",), "tpu-v5p": ("bf16",), "tpu-v6e": ("bf16",),
+}  # fmt: skip
+"""Accelerators with at least three rows, and their number formats."""
+SHARED = {
+    "a100-sxm-40gb": "a100-sxm-80gb",
+    "a800-sxm-80gb": "a100-sxm-80gb",
+    "h800-sxm-80gb": "h100-sxm-80gb",
+}
+"""Parts that take another one's curves as they are."""
+BORROWED = {"gb300-nvl72": 1.3, "b300-sxm": 1.0}
+"""Curves of a part with a lower power limit: the fraction may pass one, within the vendor's peak."""
+
+HABITS: dict[str, Habit] = {
+    "elementwise_factor": Habit(1.3, 0.4, 0.5, 0.7, 4.0, 0.2),
+    "tensor_comm_hidden_fraction": Habit(0.1, 0.1, 0.12, 0.0, 0.8, 0.1),
+    "overlap_slowdown": Habit(0.15, 0.1, 0.1, 0.0, 0.8, 0.1),
+    "step_overhead_s": Habit(0.03, 0.02, 0.03, 0.0, 0.3, 0.02),
+    "straggler_per_doubling": Habit(0.003, 0.002, 0.002, 0.0, 0.02, 0.004),
+}
+"""Of every framework."""
+OWN_KERNELS: dict[str, Habit] = {
+    "kernel_efficiency": Habit(0.95, 0.05, 0.08, 0.6, 1.05, 0.03),
+    "attention_efficiency": Habit(0.95, 0.10, 0.15, 0.5, 1.15, 0.05),
+}
+"""Of frameworks without NVIDIA's Transformer Engine, on whose kernels the accelerators' curves rest."""
+EXPERTS: dict[str, Habit] = {
+    "kernels_per_moe_layer": Habit(150.0, 100.0, 100.0, 40.0, 600.0, 80.0),
+    "expert_comm_hidden_fraction": Habit(0.15, 0.15, 0.15, 0.0, 0.8, 0.1),
+    "expert_kernel_efficiency": Habit(0.85, 0.1, 0.1, 0.4, 1.0, 0.1),
+}
+"""Of frameworks with rows of mixture-of-experts models."""
+ENGINE = {"microbatch_overhead_s": Habit(0.002, 0.002, 0.003, 0.0, 0.02, 0.003)}
+"""Of a pipeline engine that works through an instruction list on the host (DeepSpeed)."""
+TRANSFORMER_ENGINE = ("nemo", "megatron-bridge", "megatron")
+OTHERS = ("llm-foundry", "torchtitan", "maxtext", "megatron-deepspeed", "paddle", "primus", "flagperf")
+UNMEASURED = ("deepspeed", "accelerate", "pytorch", "meta-llama3", "deepseek", "any")
+"""Frameworks without rows: they get the shared values."""
+
+
 def hardware_constants() -> list[Constant]:
-    """Sustained fractions by accelerator file and precision; priors from power limits (physics 3.2)."""
-    priors = {
-        "a100-sxm-80gb": ("bf16",), "a100-pcie-80gb": ("bf16",), "v100-sxm2-32gb": ("fp16",),
-        "h100-sxm-80gb": ("bf16", "fp8"), "h100-sxm-96gb-hbm2e": ("bf16", "fp8"),
-        "h200-sxm-141gb": ("bf16", "fp8"), "b200-sxm-180gb": ("bf16", "fp8", "mxfp8", "nvfp4"),
-        "b300-sxm": ("bf16", "mxfp8"), "gb200-nvl72": ("bf16", "fp8", "mxfp8", "nvfp4"),
-        "gb300-nvl72": ("bf16", "fp8", "mxfp8", "nvfp4"), "mi300x-192gb": ("fp8",), "mi325x-256gb": ("fp8",),
-        "mi355x-288gb": ("bf16", "fp8"), "tpu-v5e": ("bf16",), "tpu-v5p": ("bf16",), "tpu-v6e": ("bf16",),
-    }  # fmt: skip
+    """Sustained fractions by accelerator file and precision."""
     constants = []
-    for part, precisions in priors.items():
-        for name in precisions:
-            limit = min(1.3, HIGHEST_SHARE * _peak_over_rate(part, name))
-            constants.append(Constant(f"hw:{part}", f"gemm.{name}", 0.4, limit, 0.92, 0.15))
-        constants.append(Constant(f"hw:{part}", "attention", 0.4, 1.3, 0.92, 0.15))
+    for part, precisions in PARTS.items():
+        group = generation(part)
+        names = (*(f"gemm.{precision}" for precision in precisions), "attention")
+        constants += [Constant(f"hw:{part}", n, f"hw:{group}", CLOCK, _highest(part, n)) for n in names]
     return constants
 
 
-def _peak_over_rate(part: str, precision: str) -> float:
-    """Vendor peak over the burst rate: how far a fitted clock may go."""
+def _highest(part: str, name: str) -> float:
+    """Highest sustained fraction: the curve itself, or for a borrowed curve the vendor's peak."""
+    if name == "attention":
+        return BORROWED.get(part, 1.0)
+    precision = name.removeprefix("gemm.")
     accelerator = load_accelerator(part)
     peaks = accelerator.compute.peak_flop_per_s
     peak = peaks.get(precision) or peaks["bf16" if precision in ("bf16", "fp16") else "fp8"]
-    return peak / accelerator.gemm[precision].rate_flop_per_s
+    share = HIGHEST_SHARE * peak / accelerator.gemm[precision].rate_flop_per_s
+    return min(BORROWED.get(part, 1.0), share)
 
 
 def framework_constants() -> list[Constant]:
     """Habits that documents leave open."""
-    megatron = ("nemo", "megatron-bridge", "megatron")
-    others = ("llm-foundry", "torchtitan", "maxtext", "megatron-deepspeed", "paddle", "primus")
     constants = []
-    for name in (*megatron, *others):
+    for name in (*TRANSFORMER_ENGINE, *OTHERS):
+        habits = dict(HABITS)
+        habits |= OWN_KERNELS if name in OTHERS else {}
+        habits |= EXPERTS if name in (*TRANSFORMER_ENGINE, "primus") else {}
+        habits |= ENGINE if name == "megatron-deepspeed" else {}
         constants += [
-            Constant(f"fw:{name}", "elementwise_factor", 0.7, 4.0, 1.3, 0.8),
-            Constant(f"fw:{name}", "tensor_comm_hidden_fraction", 0.0, 0.8, 0.1, 0.3),
-            Constant(f"fw:{name}", "overlap_slowdown", 0.0, 0.8, 0.1, 0.2),
-            Constant(f"fw:{name}", "step_overhead_s", 0.0, 0.3, 0.02, 0.05),
+            Constant(f"fw:{name}", field, "fw", habit, habit.high) for field, habit in habits.items()
         ]
-    for name in others:
-        constants.append(Constant(f"fw:{name}", "kernel_efficiency", 0.4, 1.15, 0.95, 0.1))
-        constants.append(Constant(f"fw:{name}", "attention_efficiency", 0.3, 1.15, 0.95, 0.2))
-    for name in ("nemo", "megatron-bridge", "megatron", "primus"):
-        constants.append(Constant(f"fw:{name}", "kernels_per_moe_layer", 40.0, 600.0, 150.0, 100.0))
-        constants.append(Constant(f"fw:{name}", "expert_comm_hidden_fraction", 0.0, 0.8, 0.1, 0.3))
-        constants.append(Constant(f"fw:{name}", "expert_kernel_efficiency", 0.4, 1.0, 0.85, 0.2))
-    constants += [
-        Constant("fw:nanotron", "kernel_efficiency", 0.5, 1.1, 0.85, 0.2),
-        Constant("fw:nanotron", "attention_efficiency", 0.5, 1.1, 0.85, 0.2),
-        Constant("fw:nanotron", "elementwise_factor", 0.7, 4.0, 1.5, 1.0),
-        Constant("fw:nanotron", "kernels_per_layer", 100.0, 400.0, 250.0, 100.0),
-        Constant("fw:nanotron", "cross_node_launch_growth", 0.0, 1.5, 0.5, 0.5),
-        Constant("fw:nanotron", "step_overhead_s", 0.0, 0.3, 0.02, 0.05),
-        Constant("fw:nanotron", "overlap_slowdown", 0.0, 1.0, 0.2, 0.3),
-        Constant("fw:nanotron", "straggler_per_doubling", 0.0, 0.02, 0.005, 0.005),
-    ]
-    constants.append(Constant("fw:megatron-deepspeed", "microbatch_overhead_s", 0.0, 0.1, 0.02, 0.03))
-    constants.append(Constant("fw:megatron", "microbatch_overhead_s", 0.0, 0.02, 0.0, 0.003))
-    for name in ("nemo", "megatron"):
-        constants.append(Constant(f"fw:{name}", "straggler_per_doubling", 0.0, 0.02, 0.005, 0.005))
     return constants
 
 
@@ -146,11 +182,10 @@ def samples(paths: Iterable[Path]) -> list[Sample]:
     seen: set[tuple[Any, ...]] = set()
     for row in (row for path in paths for row in read_rows(path)):
         measured = row.get("measured", {}).get("step_time_s")
-        if not measured or row.get("tier", "A") != "A":
+        if not measured or row.get("tier", "A") != "A" or row.get("framework") == "nanotron":
             continue
         key = (measured, json.dumps(row["config"], sort_keys=True), row["cluster"]["num_gpus"])
-        if key in seen or (row.get("group") and len(seen) % SWEEP_SHARE):
-            seen.add(key)
+        if key in seen:
             continue
         seen.add(key)
         try:
@@ -184,14 +219,14 @@ def cluster_of(row: Row) -> tuple[str, str]:
 def _tags(case: Case) -> Iterable[str]:
     """Owners of constants that can change this case's price."""
     part = case.request.cluster.accelerator.name
-    yield f"hw:{'a100-sxm-80gb' if part == 'a100-sxm-40gb' else part}"
+    yield f"hw:{SHARED.get(part, part)}"
     yield f"fw:{case.request.framework.name}"
 
 
 def applied(request: PlanRequest, values: Values) -> PlanRequest:
     """Return the request with the values of its accelerator and framework put in."""
     part = request.cluster.accelerator.name
-    owner = f"hw:{'a100-sxm-80gb' if part == 'a100-sxm-40gb' else part}"
+    owner = f"hw:{SHARED.get(part, part)}"
     accelerator = request.cluster.accelerator
     gemm, attention = dict(accelerator.gemm), dict(accelerator.attention)
     habits: dict[str, float] = {}
@@ -229,58 +264,6 @@ def log_error(sample: Sample, values: Values) -> float:
     return float(np.log(predicted / sample.measured_s))
 
 
-def loss(errors: Any, weights: Any) -> float:
-    """Weighted mean of the smoothed, clipped absolute error."""
-    size = np.minimum(np.sqrt(np.asarray(errors) ** 2 + SMOOTHING**2), CLIPPED)
-    return float((size * weights).sum() / np.sum(weights))
-
-
-class Fit:
-    """Coordinate descent over the constants that the samples can tell apart."""
-
-    def __init__(self, rows: Sequence[Sample], report: Callable[[str], None] = print) -> None:
-        self.rows, self.report = list(rows), report
-        self.weights = np.array([sample.weight for sample in rows])
-        self.values = start_values()
-        self.errors = np.array([log_error(sample, self.values) for sample in rows])
-        self.by_owner: dict[str, list[int]] = defaultdict(list)
-        for index, sample in enumerate(rows):
-            for tag in sample.tags:
-                self.by_owner[tag].append(index)
-
-    def restart(self, values: Values) -> None:
-        """Start from other values, where the samples have the constant."""
-        self.values = {key: values.get(key, value) for key, value in self.values.items()}
-        self.errors = np.array([log_error(sample, self.values) for sample in self.rows])
-
-    def run(self, sweeps: int, width: float = 1.0, only: str = "") -> Values:
-        """Improve every constant (of owner ``only``) ``sweeps`` times, steps shrinking from ``width``."""
-        chosen = [constant for constant in CONSTANTS if only in ("", constant.owner)]
-        for sweep in range(sweeps):
-            for constant in chosen:
-                self._improve(constant, width=width * 0.6**sweep)
-            self.report(f"sweep {sweep + 1}: loss {loss(self.errors, self.weights):.4f}")
-        return self.values
-
-    def _improve(self, constant: Constant, width: float) -> None:
-        members = self.by_owner.get(constant.owner, [])
-        key = (constant.owner, constant.name)
-        if len(members) < 3 or key not in self.values:
-            return
-        best = self._cost(constant, self.values[key], members, self.errors[members])
-        span = (constant.high - constant.low) * 0.3 * width
-        for step in (span, -span, span / 3, -span / 3, span / 9, -span / 9):
-            value = float(np.clip(self.values[key] + step, constant.low, constant.high))
-            errors = np.array([log_error(self.rows[i], self.values | {key: value}) for i in members])
-            cost = self._cost(constant, value, members, errors)
-            if cost < best - 1e-6:
-                best, self.values[key], self.errors[members] = cost, value, errors
-
-    def _cost(self, constant: Constant, value: float, members: list[int], errors: Any) -> float:
-        pull = 0.01 * ((value - constant.prior) / constant.tolerance) ** 2
-        return loss(errors, self.weights[members]) + 3.0 / (3.0 + len(members)) * pull
-
-
 def start_values() -> Values:
     """Values in the repository now."""
     values: Values = {}
@@ -303,23 +286,31 @@ def start_values() -> Values:
 def main() -> None:
     """Fit, show, and with ``--write`` put the values into hardware files and framework profiles."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sweeps", type=int, default=2)
-    parser.add_argument("--width", type=float, default=1.0, help="first step, as a share of the usual one")
-    parser.add_argument("--only", default="", help="one owner, such as fw:nanotron")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="solves, each with the errors where the last one ended"
+    )
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--out", type=Path, default=ROOT / "tests" / "benchmarks" / "fitted.json")
     options = parser.parse_args()
+    from shrink import linearise, moved, solve
+
     rows = samples([MEASURED / name for name in FILES])
     print(f"{len(rows)} rows")
-    fit = Fit(rows)
-    values = fit.run(options.sweeps, options.width, options.only)
-    options.out.write_text(
-        json.dumps({f"{o} {n}": round(v, 4) for (o, n), v in values.items()}, indent=1) + "\n"
-    )
+    model = linearise(rows, start_values())
+    values, shared = solve(model)
+    for _ in range(options.rounds - 1):
+        model = moved(model, rows, values)
+        print(f"median error {np.median(np.abs(model.errors)):.3f}", flush=True)
+        values, shared = solve(model)
+    for (owner, name), value in [*values.items(), *shared.items()]:
+        print(f"{owner} {name}: {value:.4f}")
     if options.write:
         from write_fit import write_values
 
-        write_values(values, {owner: len(members) for owner, members in fit.by_owner.items()})
+        counts = Counter(tag for sample in rows for tag in sample.tags)
+        counts = Counter({owner: n for owner, n in counts.items() if owner[3:] not in UNMEASURED})
+        pooled = {name: shared["fw", name] for name in (*HABITS, *OWN_KERNELS, *EXPERTS)}
+        unmeasured = {(f"fw:{place}", name): value for place in UNMEASURED for name, value in pooled.items()}
+        write_values(values | unmeasured, dict(counts))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,8 @@ def _write_profile(framework: str, changed: dict[str, float], rows: int) -> None
     text = path.read_text()
     start = text.index("TIME = TimeHabits(")
     end = _closing(text, start + len("TIME = TimeHabits"))
-    note = _comment(f"{', '.join(sorted(changed))}: {NOTE}, {rows} rows.") if rows else ""
+    told = f"{rows} rows" if rows else "the values shared by all frameworks (no rows of its own)"
+    note = _comment(f"{', '.join(sorted(changed))}: {NOTE}, {told}.")
     path.write_text(text[:start] + "TIME = TimeHabits(\n" + note + "\n".join(lines) + "\n)" + text[end + 1 :])
 
 

@@ -63,6 +63,9 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
         problems.append(f"{count} slices have to divide the replicated data axis ({axes(plan)['data']})")
     if plan.sequence_parallel:
         problems.append("the tensor axis has no sequence parallelism (tensor_sequence is another axis)")
+    problems += _context_problems(plan, request)
+    if plan.precision == "fp8" and plan.pipeline_parallel == 1 and plan.num_microbatches > 1:
+        problems.append("FP8 does not go with gradient accumulation: one micro-batch a step, or a pipeline")
     if plan.recompute_modules:
         problems.append(f"remat policies have no modules {plan.recompute_modules}")
     return problems
@@ -126,6 +129,7 @@ def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:
         settings[f"dcn_{name}_parallelism"] = over_network
     if plan.context_parallel > 1:
         settings["context_parallel_strategy"] = STRATEGIES[plan.context_parallel_kind]
+        settings |= context_settings(plan)
     if plan.pipeline_parallel > 1:
         stages = plan.pipeline_parallel * plan.virtual_stages
         settings["num_pipeline_microbatches"] = plan.num_microbatches
@@ -137,6 +141,35 @@ def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:
         settings["quantization"] = "fp8"
     settings["dtype"] = "float32" if plan.precision == "fp32" else "bfloat16"
     return settings | model_config(request.model)
+
+
+def context_settings(plan: Plan) -> dict[str, Any]:
+    """Return what ring and Ulysses ask for in ``types.py``: Tokamax's kernel, order, no packing."""
+    if plan.context_parallel_kind == "all_gather":
+        return {}
+    balanced = plan.context_parallel_kind == "ring" and plan.context_parallel % 2 == 0
+    return {
+        "attention": "flash",
+        "use_tokamax_splash": True,
+        "packing": False,
+        "context_parallel_load_balance": balanced,
+    }
+
+
+def _context_problems(plan: Plan, request: PlanRequest) -> list[str]:
+    """What MaxText's context strategies refuse."""
+    torus = request.cluster.links[0].is_torus
+    ranks, length = plan.context_parallel, request.workload.seq_length
+    if ranks == 1:
+        return []
+    problems = []
+    if plan.context_parallel_kind == "all_to_all" and not torus:
+        problems.append("Ulysses runs on TPU only")
+    if plan.context_parallel_kind == "all_to_all" and request.model.is_mla:
+        problems.append("Ulysses does not go with latent attention")
+    if plan.context_parallel_kind == "ring" and torus and length % ranks**2:
+        problems.append(f"the TPU ring wants a sequence that {ranks}^2 divides, not {length} tokens")
+    return problems
 
 
 def model_config(model: Model) -> dict[str, Any]:
@@ -159,6 +192,8 @@ def model_config(model: Model) -> dict[str, Any]:
             "num_experts_per_tok": model.experts_per_token,
             "base_moe_mlp_dim": model.expert_ffn_hidden_size,
         }
+        if not model.num_dense_layers:  # MaxText refuses two widths where every layer has experts
+            settings["base_mlp_dim"] = model.expert_ffn_hidden_size
     if model.is_mla:
         settings |= {
             "attention_type": "mla",

@@ -9,18 +9,18 @@ from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeH
 
 TIME = TimeHabits(
     # elementwise_factor, expert_comm_hidden_fraction, expert_kernel_efficiency, kernels_per_moe_layer,
-    # overlap_slowdown, step_overhead_s, tensor_comm_hidden_fraction: fitted on
+    # overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 122 rows.
     attention_kernel="cudnn",
-    elementwise_factor=1.091,
-    tensor_comm_hidden_fraction=0.184,
-    overlap_slowdown=0.0,
+    elementwise_factor=0.7,
+    overlap_slowdown=0.1341,
     gradient_reduce_bytes=2.0,
     scatters_sends=True,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.648,
-    kernels_per_moe_layer=500.9334,
-    step_overhead_s=0.05,
+    expert_kernel_efficiency=0.5934,
+    kernels_per_moe_layer=506.2721,
+    step_overhead_s=0.0447,
+    straggler_per_doubling=0.0004,
 )
 
 MEMORY = MemoryHabits(

@@ -14,7 +14,7 @@ TIME = TimeHabits(
     # kernels_per_layer, overlap_slowdown, step_overhead_s, straggler_per_doubling: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 253 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.803,
+    kernel_efficiency=0.762,
     elementwise_factor=1.1122,
     # Gradients are reduced after the backward pass, one message a weight matrix (67 to 470 MB in the sweep).
     gradient_sync_overlaps=False,
@@ -23,7 +23,7 @@ TIME = TimeHabits(
     parameter_gather_overlaps=False,
     overlap_slowdown=0.086,
     pipeline_sends_overlap=False,
-    attention_efficiency=0.8393,
+    attention_efficiency=0.873,
     kernels_per_layer=232.0,
     kernels_per_moe_layer=250.0,
     cross_node_launch_growth=0.6,

@@ -1,0 +1,130 @@
+"""Free text of published rows in the planner's words: frameworks, parts, schedules, recompute, precision.
+
+Tables spell one thing in many ways. Each function takes the text of one key and returns the planner's name
+for it; what names nothing known raises ``BadInput``, so that the row is reported and not guessed at.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from planner.catalog.files import names as catalog_names
+from planner.errors import BadInput
+from planner.frameworks import DEFAULT_FRAMEWORK, load_framework
+from planner.spec.framework import FrameworkProfile
+from planner.spec.plan import Precision, Recompute, Schedule
+
+PRECISIONS: tuple[tuple[str, Precision], ...] = (
+    ("nvfp4", "nvfp4"), ("fp4", "nvfp4"), ("mxfp8", "mxfp8"), ("fp8", "fp8"), ("e4m3", "fp8"),
+    ("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"), ("float16", "fp16"), ("half", "fp16"),
+    ("amp", "bf16"), ("mixed", "bf16"), ("fp32", "fp32"), ("float32", "fp32"), ("tf32", "fp32"),
+)  # fmt: skip
+"""Spellings and what they mean, the more particular first."""
+FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
+    ("maxtext", "maxtext"), ("jax", "maxtext"), ("torchtitan", "torchtitan"), ("pith", "torchtitan"),
+    ("nanotron", "nanotron"), ("foundry", "llm-foundry"), ("mosaic", "llm-foundry"), ("nemo", "nemo"),
+    ("megatron-bridge", "megatron-bridge"), ("megatron-deepspeed", "megatron-deepspeed"),
+    ("neox", "megatron-deepspeed"), ("deepspeed", "deepspeed"), ("megatron", "megatron"),
+    ("mindspeed", "megatron"), ("primus", "primus"), ("paddle", "paddle"), ("accelerate", "accelerate"),
+    ("transformers", "accelerate"), ("hugging", "accelerate"), ("trl", "accelerate"),
+    ("axolotl", "accelerate"), ("fsdp", "pytorch"), ("pytorch", "pytorch"), ("lightning", "pytorch"),
+    ("olmo", "pytorch"),
+)  # fmt: skip
+"""Words in the name of a framework without a profile, and whose habits it has, the more particular first."""
+NOT_RECOMPUTED = frozenset({"none", "false", "", "no", "off", "0", "disabled", "disable", "never"})
+NOT_SAID = frozenset({"n/a", "na", "unknown", "?", "not stated", "unspecified", "default"})
+MODULES = {
+    "core": "core_attn", "core_attn": "core_attn", "attention": "core_attn", "attn": "core_attn",
+    "core_attention": "core_attn", "mlp": "mlp", "moe": "moe", "moe_act": "moe_act",
+    "layernorm": "layernorm", "norm": "layernorm", "mla_up_proj": "mla_up_proj",
+    "shared_experts": "shared_experts",
+}  # fmt: skip
+"""Modules of selective recompute by their spellings."""
+
+
+def framework_named(said: Any, source: str, accelerator: str) -> str:
+    """Return the profile for a row's framework; one without a profile is read by the words in its name.
+
+    Without a framework the source decides, then the accelerator. A name that says nothing is refused.
+    """
+    if not said:
+        words = (("jax", "maxtext"), ("maxtext", "maxtext"), ("tpu", "maxtext"), ("torchtitan", "torchtitan"))
+        text = source.lower()
+        found = next((name for word, name in (*words, ("pith", "torchtitan")) if word in text), None)
+        return found or ("maxtext" if accelerator.startswith("tpu") else DEFAULT_FRAMEWORK)
+    try:
+        return load_framework(str(said)).name
+    except BadInput:
+        text = re.sub(r"[ _]+", "-", str(said).lower())
+        found = next((name for word, name in FRAMEWORK_WORDS if word in text), None)
+        if found is None:
+            raise
+        return found
+
+
+@lru_cache(maxsize=256)
+def accelerator_named(said: str) -> str:
+    """Return the catalog's name of a part in a vendor's or a cloud's spelling (``NVIDIA H100 80GB HBM3``).
+
+    The longest catalog name that the text contains, spaces and punctuation aside; else the text itself.
+    """
+    text = _letters(said)
+    names = {_letters(name): name for name in catalog_names("hardware")}
+    if text in names:
+        return names[text]
+    inside = [name for name in names if len(name) >= 4 and name in text]
+    return names[max(inside, key=len)] if inside else said
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def precision_named(text: str) -> Precision:
+    """Return the number format of the linear layers."""
+    said = text.lower()
+    found = next((precision for spelling, precision in PRECISIONS if spelling in said), None)
+    if found is None:
+        known = ", ".join(dict.fromkeys(precision for _, precision in PRECISIONS))
+        raise BadInput(f"precision {text!r} is none of {known}")
+    return found
+
+
+def schedule_named(text: str, p: int, v: int) -> Schedule:
+    """Read a schedule's name in any source's spelling; ``p`` stages, ``v`` chunks a rank."""
+    if p == 1:
+        return "none"
+    said = text.lower().replace("_", "-")
+    spellings: tuple[tuple[str, Schedule], ...] = (
+        ("zb-1p", "zb-h1"), ("zb-h1", "zb-h1"), ("zb-2p", "zb-h2"), ("zb-h2", "zb-h2"), ("zbv", "zb-v"),
+        ("zb-v", "zb-v"), ("dualpipe-v", "dualpipe-v"), ("dualpipev", "dualpipe-v"), ("dualpipe", "dualpipe"),
+        ("gpipe", "gpipe"), ("afab", "gpipe"), ("all-forward", "gpipe"),
+    )  # fmt: skip
+    found = next((name for spelling, name in spellings if spelling in said), None)
+    if v > 1 and found in (None, "gpipe", "zb-h1", "zb-h2"):  # these have one chunk a rank
+        return "interleaved"
+    return found or "1f1b"
+
+
+def recompute_named(said: Any, framework: FrameworkProfile) -> tuple[Recompute, tuple[str, ...], float]:
+    """Return recompute kind, modules, and the share of layers it covers."""
+    text = str(said).strip().lower()
+    if said is None or text in NOT_SAID:
+        text = framework.time.default_recompute
+    if text in NOT_RECOMPUTED:
+        return "none", (), 0.0
+    if text.startswith("selective layer"):
+        return "full", (), 0.5
+    if text.startswith("selective op"):
+        return "selective", ("op",), 1.0
+    if text.startswith(("minimal", "qkv_proj", "save_")):
+        return "selective", ("elementwise",), 1.0
+    words = [word for word in re.split(r"[ ,()+]+", text.partition(":")[2] or text) if word]
+    named = tuple(dict.fromkeys(MODULES[word] for word in words if word in MODULES))
+    if text.startswith("selective:") or (named and len(named) == len(words)):
+        return "selective", named or framework.memory.unsaid_modules, 1.0
+    if text.startswith("selective"):
+        return "selective", framework.memory.unsaid_modules, 1.0
+    return "full", (), 1.0
