@@ -174,11 +174,13 @@ class Scan:
 
     def _bounded(self, partial: _Partial, limit_s: float) -> Candidates:
         """Candidates with their best bound: first of time alone, then with what memory forces."""
-        keep = np.flatnonzero(self._bound(partial, self._recomputes_parts(partial.rows)) <= limit_s)
-        partial = partial.take(keep)
+        bound = self._bound(partial, self._recomputes_parts(partial.rows))
+        keep = np.flatnonzero(bound <= limit_s)
+        partial, bound = partial.take(keep), bound[keep]
         fits, first = fits_and_first(partial.rows, self.request)
-        partial, first = partial.take(np.flatnonzero(fits)), first[fits]
-        bound = self._bound(partial, first)
+        partial, first, bound = partial.take(np.flatnonzero(fits)), first[fits], bound[fits]
+        more = np.flatnonzero(first > 1)
+        bound[more] = self._bound(partial.take(more), first[more])
         keep = np.flatnonzero(bound <= limit_s)
         partial, bound = partial.take(keep), bound[keep]
         forced = busiest_recomputing(partial.rows, partial.work, self.request)

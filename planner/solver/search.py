@@ -12,11 +12,13 @@ import heapq
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from planner.rules import broken_rules
 from planner.solver.evaluate import evaluate
+from planner.solver.layouts import near_even
 from planner.solver.master import Master
 from planner.solver.preference import NEVER, WEIGHTED_GOALS, goal_weight, least_simplicity, simplicity
 from planner.solver.price import SettingPrice
@@ -42,6 +44,8 @@ MOST_TRIED, TRIES = 64, 2
 NEAR_BEST = 1.01
 """Plans within 1 % count as equally fast when the simplest is preferred."""
 
+SHARED = tuple(name for name in FIELDS if name not in ("zero_stage", "shard_group_size", "offload"))
+"""Fields that the layers' work depends on."""
 MOST_OPEN = 4
 """Settings whose search over layouts may end without a proof before the rest is left to the gap."""
 FAR_ABOVE = 16
@@ -103,6 +107,7 @@ class Search:
         self._best: dict[tuple[object, ...], int] = {}
         self._plans: dict[tuple[object, ...], list[tuple[int, int]]] = {}
         self._picks: list[Pick] = []
+        self._floors_s: dict[tuple[int, ...], float] = {}
         self._passed: list[int] = []
         self._stopped = False
 
@@ -232,9 +237,33 @@ class Search:
         if entry.plan is not None:
             return
         if entry.least_us < self._worth_us(entry):
+            self._raise(entry)
+        if entry.least_us < self._worth_us(entry):
             self._price(entry)
         if entry.plan is None:
             self._passed.append(number)
+
+    def _raise(self, entry: Entry) -> None:
+        """Raise the candidate's bound to the work of its balanced layout, where that one stands for it.
+
+        Settings that differ in sharding alone share it; stages from ZeRO-2 on add to the work of a layer, so
+        they may take it from the others but not give it.
+        """
+        rows, at = entry.source.rows, entry.index
+        group = tuple(int(rows.codes[name][at]) for name in SHARED)
+        if group not in self._floors_s:
+            values = self._values(entry)
+            price = SettingPrice(values, entry.source.work, at, self._request)
+            if is_exhaustive(price) or values["zero_stage"] >= 2:
+                return
+            self._floors_s[group] = price.makespan_bound(near_even(price))
+        entry.least_us = max(
+            entry.least_us, int(microseconds_down(self._floors_s[group] * self._weight(entry)))
+        )
+
+    def _values(self, entry: Entry) -> dict[str, Any]:
+        rows = entry.source.rows
+        return {name: rows.domains[name][rows.codes[name][entry.index]].item() for name in FIELDS}
 
     def _is_waiting(self) -> bool:
         """Whether one that was put aside would change the answer now that others are priced.
@@ -314,8 +343,7 @@ class Search:
             self._entries.append(Entry(found, index, bound, family, score, bound))
 
     def _price(self, entry: Entry) -> None:
-        rows = entry.source.rows
-        entry.values = {name: rows.domains[name][rows.codes[name][entry.index]].item() for name in FIELDS}
+        entry.values = self._values(entry)
         price = SettingPrice(entry.values, entry.source.work, entry.index, self._request)
         entry.priced = True
         entry.exhaustive = is_exhaustive(price)
