@@ -97,7 +97,11 @@ def read(source: str, path: str) -> LaunchFile:
         ]
         if not found:
             raise
-    return collect("maxtext", found, KEYS, lambda key: key in known_keys(), {})
+    keys = dict(KEYS)
+    said = {entry.key: entry.value for entry in found}
+    if "num_experts" in said and not said.get("first_num_dense_layers"):
+        del keys["base_mlp_dim"]  # repeats the experts' width where every layer has experts
+    return collect("maxtext", found, keys, lambda key: key in known_keys(), {})
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
