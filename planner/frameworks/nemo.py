@@ -5,7 +5,8 @@ Sources: nemo-toolkit 2.x ``MegatronStrategy`` over megatron-core; nemo-toolkit 
 
 from __future__ import annotations
 
-from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+from planner.frameworks.megatron.profile import LIMITS
+from planner.spec.framework import FrameworkProfile, MemoryHabits, TimeHabits
 
 TIME = TimeHabits(
     # elementwise_factor, expert_comm_hidden_fraction, expert_kernel_efficiency, kernels_per_moe_layer,
@@ -35,28 +36,6 @@ MEMORY = MemoryHabits(
     dummy_weight_gradients=True,
     # MLPerf logs print rank 0's figure.
     reported_rank="first",
-)
-
-LIMITS = Limits(
-    schedules=("none", "1f1b", "interleaved"),
-    zero_stages=(0, 1, 2, 3),
-    zero_stages_with_pipeline=(0, 1),
-    hybrid_sharding=True,
-    context_parallel_kinds=("ring", "all_gather", "all_to_all"),
-    replicates_kv_heads=True,
-    expert_parallel=True,
-    expert_tensor_parallel=True,
-    vocab_multiple=128,
-    uneven_stages="any",
-    recompute=("none", "selective", "full"),
-    recompute_per_stage=False,
-    partial_recompute=True,
-    partial_selective=False,
-    microbatches_at_least_stages=False,
-    interleaved_multiple_of_stages=True,
-    moe_tensor_needs_sequence_parallel=True,
-    offloads=("none", "optimizer"),
-    zigzag_for_every_context_kind=True,
 )
 
 PROFILE = FrameworkProfile(
