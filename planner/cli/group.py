@@ -7,6 +7,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from planner.errors import PlannerError
 
@@ -41,6 +42,17 @@ class Failure(click.ClickException):
         vars(self)["exit_code"] = error.exit_code
 
 
+class Refusal(click.ClickException):
+    """Options that cannot be read, in one sentence on stderr, without the lines about usage."""
+
+    exit_code = click.UsageError.exit_code
+
+    def __init__(self, error: click.UsageError) -> None:
+        where = error.ctx.command_path if error.ctx is not None else "plan-parallel"
+        message = error.format_message().replace(". (", " (").rstrip(".")
+        super().__init__(f"{message}; {where} --help lists the options.")
+
+
 class PlannerGroup(click.Group):
     """Group whose commands are imported on use; options without a command mean ``plan``."""
 
@@ -63,9 +75,13 @@ class PlannerGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; planner errors and Ctrl-C become one sentence."""
+        """Run the command; errors and Ctrl-C become one sentence."""
         try:
             return super().invoke(ctx)
+        except NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            raise Refusal(error) from error
         except PlannerError as error:
             raise Failure(error) from error
         except KeyboardInterrupt:

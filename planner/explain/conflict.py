@@ -30,6 +30,7 @@ BUBBLE = "bubble_stays_within_budget"
 DOMAIN = "tensor_ranks_stay_inside_the_fast_domain"
 ENDLESS_BYTES = 1e18
 """More memory than any plan needs."""
+FILLED = "ranks_fill_the_cluster"
 LIMIT_WORDS = {BUBBLE: "the bubble budget", DOMAIN: "the fast domain", HOST: "host memory"}
 """How a sentence names a limit."""
 
@@ -81,7 +82,7 @@ class Conflict:
             text = f"{upper_first(said[0])}."
         else:
             together = "; ".join(map(lower_first, said))
-            text = f"These cannot all hold: {together}. Without any one of them a plan exists."
+            text = f"These cannot all hold: {together}. Without any one of them the others can hold."
         if self.unsettled:
             text += f" Whether {' or '.join(self.unsettled)} matters was not found out in the time given."
         return text
@@ -170,9 +171,21 @@ def _memory_member(least: Leanest, request: PlanRequest, rule: Rule) -> Member:
 def _member(rule: Rule, witness: Plan | None, request: PlanRequest) -> Member:
     if rule.name.startswith("pin:"):
         return Member(rule.name, f"you asked for {rule.name.removeprefix('pin:')}", rule.source, witness)
+    if witness is not None and rule.name == FILLED:
+        witness = _fewest_ranks(witness, rule, request)
     broken = witness is not None and not rule.admits(witness, request)
     said = rule.broken_sentence(witness, request) if witness and broken else rule.name.replace("_", " ")
     return Member(rule.name, said, rule.source, witness)
+
+
+def _fewest_ranks(plan: Plan, rule: Rule, request: PlanRequest) -> Plan:
+    """The plan with every degree that nobody asked for at one, as long as it still breaks the rule."""
+    pinned = {pin.field for pin in request.pins}
+    for field in rule.scope:
+        smaller = plan.model_copy(update={field: 1})
+        if field not in pinned and not rule.admits(smaller, request):
+            plan = smaller
+    return plan
 
 
 def _any_plan(request: PlanRequest, deadline: float) -> Verdict:

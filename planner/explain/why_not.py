@@ -37,7 +37,9 @@ class WhyNot:
     """Verdict on a partial choice.
 
     ``completion`` is the best plan that keeps the choice; ``lifted`` names the options without which the
-    choice would be refused; ``conflict`` says why nothing keeps it.
+    choice would be refused; ``conflict`` says why nothing keeps it. ``settled`` is False where a search ended
+    with its time before it was known whether anything keeps the choice; ``best_is_proven`` says whether the
+    best plan is known to be the best.
     """
 
     request: PlanRequest
@@ -47,6 +49,8 @@ class WhyNot:
     lifted: tuple[str, ...] = ()
     conflict: Conflict | None = None
     wins_with: tuple[str, ...] = ()
+    settled: bool = True
+    best_is_proven: bool = True
 
     @property
     def loss_pct(self) -> float | None:
@@ -66,6 +70,8 @@ class WhyNot:
     def sentences(self) -> list[str]:
         """The verdict in words."""
         said = " ".join(self.choice) or "this plan"
+        if self.completion is None and not self.settled:
+            return [f"No plan with {said} was found in the time given; give more with --time-limit."]
         if self.completion is None:
             return [f"No plan with {said} is legal and fits."]
         found = []
@@ -76,9 +82,18 @@ class WhyNot:
         words = plan_words(self.completion.plan)
         if self.best is None:
             return [*found, f"Nothing else fits; the best plan with it is {words}."]
-        if (self.loss_pct or 0.0) <= EQUAL_PCT:
-            return [*found, f"Nothing is lost: {words} is as fast as the best plan."]
-        found.append(f"The best plan with {said} is {words}: {loss_phrase(self.best, self.completion)}.")
+        loss = self.loss_pct or 0.0
+        best = "the best plan" if self.best_is_proven else "the best plan found in the time given"
+        if loss < -EQUAL_PCT:
+            return [*found, f"Nothing is lost: {words} takes {-loss:.1f} % less time than {best}."]
+        if loss <= EQUAL_PCT:
+            return [*found, f"Nothing is lost: {words} is as fast as {best}."]
+        phrase = loss_phrase(self.best, self.completion)
+        found.append(
+            f"{words} is {phrase} against {best}."
+            if self.choice == (words,)
+            else f"The best plan with {said} is {words}: {phrase} against {best}."
+        )
         return [*found, *self.wins_with]
 
 
@@ -92,16 +107,21 @@ def why_not(request: PlanRequest, *, seconds: float = 20.0) -> WhyNot:
     seconds
         Time limit of each search. [s]
     """
-    from planner.solver import solve
+    from planner.explain.answer import find
 
     free = request.model_copy(update={"pins": ()})
-    choice = tuple(pin.option for pin in request.pins)
-    best = solve(free, top=1, time_limit_s=seconds).best
-    completion = solve(request, top=1, time_limit_s=seconds).best
-    found = WhyNot(request=request, choice=choice, best=best, completion=completion)
-    if completion is None:
+    best, kept = find(free, 1, seconds), find(request, 1, seconds)
+    found = WhyNot(
+        request=request,
+        choice=tuple(pin.option for pin in request.pins),
+        best=best.best,
+        completion=kept.best,
+        settled=kept.status != "time-limit",
+        best_is_proven=best.status == "optimal",
+    )
+    if kept.best is None:
         found = _with_lifts(found, seconds)
-    if found.completion is None:
+    if found.completion is None and found.settled:
         from planner.explain.conflict import explain_conflict
 
         return replace(found, conflict=explain_conflict(request, seconds=seconds))
@@ -110,23 +130,29 @@ def why_not(request: PlanRequest, *, seconds: float = 20.0) -> WhyNot:
 
 def why_not_plan(plan: Plan, request: PlanRequest, *, seconds: float = 20.0) -> WhyNot:
     """Compare one whole plan with the best one; its broken rules are in ``completion.violations``."""
-    from planner.solver import solve
+    from planner.explain.answer import find
     from planner.solver.evaluate import evaluate
 
-    best = solve(request, top=1, time_limit_s=seconds).best
-    found = WhyNot(request=request, choice=(plan_words(plan),), best=best, completion=evaluate(plan, request))
+    best = find(request, 1, seconds)
+    found = WhyNot(
+        request=request,
+        choice=(plan_words(plan),),
+        best=best.best,
+        completion=evaluate(plan, request),
+        best_is_proven=best.status == "optimal",
+    )
     return replace(found, wins_with=_winning_changes(found))
 
 
 def _with_lifts(found: WhyNot, seconds: float) -> WhyNot:
     """Lift the rules that a user can lift, one at a time and then all, until the choice has a completion."""
-    from planner.solver import solve
+    from planner.explain.answer import find
 
     sets = [(name,) for name in LIFTS] + [tuple(LIFTS)]
     for names in sets:
         update = {key: value for name in names for key, value in LIFTS[name].items()}
         request = found.request.model_copy(update=update)
-        completion = solve(request, top=1, time_limit_s=seconds).best
+        completion = find(request, 1, seconds).best
         if completion is not None:
             options = tuple(LIFT_OPTIONS[name] for name in names)
             return replace(found, request=request, completion=completion, lifted=options)
@@ -153,7 +179,8 @@ def _winning_change(found: WhyNot, parameter: Parameter) -> str:
             request = parameter.scaled(free, signed)
             if request is not None and _wins(found.best.plan, found.completion.plan, request):
                 now, then = parameter.value(found.request), parameter.value(request)
-                return f"It would win over today's best plan with {parameter.name} of {then} (now {now})."
+                change = f"{then} GPUs" if parameter.name == "GPUs" else f"{parameter.name} of {then}"
+                return f"It would win over today's best plan with {change} (now {now})."
     return ""
 
 

@@ -167,8 +167,8 @@ def memory_breakdown(memory: Memory, request: PlanRequest) -> str:
         if value > SMALL_SHARE * total
     ]
     usable = request.cluster.usable_hbm_bytes
-    free = f"{format_bytes(abs(usable - total))} {'free' if usable >= total else 'too much'}"
-    return _indented([*rows, ("peak", format_bytes(total), f"of {format_bytes(usable)}: {free}")])
+    left = ("free" if usable >= total else "too much", format_bytes(abs(usable - total)), "")
+    return _indented([*rows, ("peak", format_bytes(total), f"of {format_bytes(usable)}"), left])
 
 
 def side_by_side(left: str, right: str, gap: int = 4) -> str:

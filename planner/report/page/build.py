@@ -133,7 +133,7 @@ _SCALES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 def sort_key(text: str) -> str:
     """Return the number behind a printed figure, so that ``950 ms`` sorts before ``1.2 s``."""
-    number, _, unit = text.rstrip("%").partition(" ")
+    number, _, unit = text.partition(" ±")[0].rstrip("%").partition(" ")
     try:
         return repr(float(number) * _SCALES.get(unit, 1.0))
     except ValueError:

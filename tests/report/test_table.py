@@ -1,0 +1,105 @@
+"""Text reports: widths, gigabytes, the error band, clauses."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.api import estimate, question
+from planner.explain.answer import Answer, answer
+from planner.explain.sentences import lower_first, upper_first
+from planner.report.table import (
+    WIDTH,
+    answer_text,
+    bullets,
+    estimate_text,
+    paragraph,
+    plan_row,
+    ranking,
+    step_words,
+)
+from planner.solver import solve
+from planner.solver.result import Estimate
+from planner.spec import PlanRequest
+
+SMALL = {"model": "llama-3-8b", "gpus": 8, "global_batch": 64}
+
+
+@pytest.fixture(scope="module")
+def request_() -> PlanRequest:
+    return question({**SMALL, "tp": 2, "pp": 1, "cp": 1})
+
+
+@pytest.fixture(scope="module")
+def priced() -> Estimate:
+    return estimate(**SMALL, tp=2, pp=2, dp=2, recompute="selective")
+
+
+@pytest.fixture(scope="module")
+def found(request_: PlanRequest) -> Answer:
+    return answer(request_, solve(request_, top=3))
+
+
+def test_no_line_of_an_answer_is_wider_than_the_page(found: Answer) -> None:
+    lines = answer_text(found).splitlines()
+    assert len(lines) > 20
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_no_line_of_an_estimate_is_wider_than_the_page(priced: Estimate, request_: PlanRequest) -> None:
+    assert max(map(len, estimate_text(priced, request_).splitlines())) <= WIDTH
+
+
+def test_a_long_name_is_cut_and_the_columns_stay_in_line(priced: Estimate, request_: PlanRequest) -> None:
+    text = ranking([priced, priced], request_, names=["a-very-long-file-name.json", "b"])
+    header, rule, first, second = text.splitlines()
+    assert "a-very-long-fi… " in first
+    assert len(rule) == len(first) == len(second) == len(header) <= WIDTH
+    assert "file-name" not in text
+
+
+def test_memory_is_shown_in_gigabytes_of_1e9_bytes(priced: Estimate, request_: PlanRequest) -> None:
+    row = plan_row(1, priced, request_)
+    free = request_.cluster.usable_hbm_bytes - priced.peak_memory_bytes
+    assert row[-3] == f"{priced.peak_memory_bytes / 1e9:.1f} GB"
+    assert row[-2] == f"{free / 1e9:.1f} GB"
+
+
+def test_the_step_has_its_error_band_beside_it(priced: Estimate, request_: PlanRequest) -> None:
+    words = step_words(priced)
+    assert words.endswith(f"s ±{priced.error_band_pct:g}%")
+    assert words in ranking([priced], request_)
+
+
+def test_an_uncalibrated_plan_says_so() -> None:
+    """No published run of the data pre-trains on H800."""
+    options = {**SMALL, "hardware": "h800", "tp": 2, "pp": 1, "cp": 1}
+    text = estimate_text(estimate(**options), question(options))
+    assert "No published run calibrates bf16 on h800-sxm-80gb" in " ".join(text.split())
+
+
+def test_a_number_and_its_unit_stay_on_one_line() -> None:
+    text = " ".join(["needs 85.4 GB or 120 ms or 25 %"] * 12)
+    for shown in (paragraph(text), bullets([text])):
+        lines = shown.splitlines()
+        assert len(lines) > 1
+        assert not any(line.strip().startswith(("GB", "ms", "%")) for line in lines)
+        assert "\u00a0" not in shown
+
+
+@pytest.mark.parametrize(
+    ("sentence", "clause"),
+    [
+        ("ZeRO-2 does not go with 4 pipeline ranks.", "ZeRO-2 does not go with 4 pipeline ranks"),
+        ("KV heads do not split.", "KV heads do not split"),
+        ("DualPipe needs an even number of ranks.", "DualPipe needs an even number of ranks"),
+        ("Pipeline rank 0 needs 3 GB.", "pipeline rank 0 needs 3 GB"),
+        ("A mixture of experts trains.", "a mixture of experts trains"),
+        ("8 heads do not split.", "8 heads do not split"),
+    ],
+)
+def test_a_sentence_becomes_a_clause_without_breaking_names(sentence: str, clause: str) -> None:
+    assert lower_first(sentence) == clause
+
+
+def test_a_clause_becomes_a_sentence() -> None:
+    assert upper_first("the leanest plan") == "The leanest plan"
