@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -68,13 +69,16 @@ def test_a_batch_that_does_not_divide_names_the_nearest() -> None:
     assert "nearest is 252 or 256" in finding.message
 
 
-def test_memory_that_does_not_suffice_is_told_in_bytes() -> None:
+def test_memory_that_does_not_suffice_is_told_with_what_is_missing() -> None:
     source = SCRIPT.replace("TP=8", "TP=1").replace("--micro-batch-size 1", "--micro-batch-size 8")
     finding = found(source)["out-of-memory"]
     assert finding.line == 7
     assert "pipeline rank" in finding.message
-    missing = int(finding.message.split(" bytes too much")[0].split()[-1])
-    assert missing > 1e9
+    needed, usable, missing = (
+        float(number) for number in re.findall(r"([\d.]+) GB(?: of| too much|,)", finding.message)[:3]
+    )
+    assert missing > 1
+    assert missing == pytest.approx(needed - usable, abs=0.11)  # each rounded to 0.1 GB
 
 
 def test_old_and_unknown_keys_are_reported_and_not_fatal() -> None:

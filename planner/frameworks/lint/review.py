@@ -250,7 +250,7 @@ def _memory(launch: LaunchFile, request: PlanRequest, estimate: Estimate) -> Ite
     others = ", ".join(f"{rank} (+{format_bytes(over[rank])})" for rank in full if rank != worst)
     message = (
         f"out of memory: pipeline rank {worst} needs {format_bytes(estimate.peak_memory_bytes)} of "
-        f"{format_bytes(usable)}, {round(over[worst])} bytes too much ({largest})"
+        f"{format_bytes(usable)}, {format_bytes(over[worst])} too much ({largest})"
     )
     message += f"; so do ranks {others}" if others else ""
     yield finding(place(launch, "micro_batch", "recompute"), "error", "out-of-memory", message)
