@@ -152,16 +152,12 @@ class Scan:
             partial.work.put(chosen, times.take(inverse))
 
     def _sharded(self, partial: _Partial) -> _Partial:
-        """Every ZeRO stage, sharding group and offload; stages that communicate in a layer are priced."""
+        """Every ZeRO stage, sharding group and offload."""
         rows, index = partial.rows, np.arange(len(partial.rows))
         rows, index = self._join(rows, index, self.space.sharding, ("pipeline_parallel",))
         on = ("data_parallel", "context_parallel", "zero_stage")
         rows, index = self._join(rows, index, self.space.shards, on)
-        grown = partial.take(index).of(rows)
-        chosen = np.flatnonzero(rows.values("zero_stage") >= 2)
-        if len(chosen):
-            grown.work.put(chosen, work_times(rows.take(chosen), self.request))
-        return grown
+        return partial.take(index).of(rows)
 
     def _around(self, rows: Rows) -> tuple[Floats, Floats]:
         """Sends and overhead beside the makespan [s], and the factor of waiting for each other."""
@@ -173,13 +169,20 @@ class Scan:
         return fixed, growth
 
     def _bounded(self, partial: _Partial, limit_s: float) -> Candidates:
-        """Candidates with their best bound: first of time alone, then with what memory forces."""
+        """Candidates with their best bound: first of time alone, then with what memory forces.
+
+        ZeRO stages that communicate in a layer are priced in between: until then they count as stage 1.
+        """
         bound = self._bound(partial, self._recomputes_parts(partial.rows))
         keep = np.flatnonzero(bound <= limit_s)
         partial, bound = partial.take(keep), bound[keep]
         fits, first = fits_and_first(partial.rows, self.request)
         partial, first, bound = partial.take(np.flatnonzero(fits)), first[fits], bound[fits]
-        more = np.flatnonzero(first > 1)
+        shared = partial.rows.values("zero_stage") >= 2
+        if np.any(shared):
+            chosen = np.flatnonzero(shared)
+            partial.work.put(chosen, work_times(partial.rows.take(chosen), self.request))
+        more = np.flatnonzero((first > 1) | shared)
         bound[more] = self._bound(partial.take(more), first[more])
         keep = np.flatnonzero(bound <= limit_s)
         partial, bound = partial.take(keep), bound[keep]

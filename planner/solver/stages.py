@@ -21,8 +21,11 @@ def best_layout(price: SettingPrice, worth_us: int) -> tuple[float, Layout] | No
         layouts = all_layouts(price, MOST_LAYOUTS) or iter([near_even(price)])
     best: tuple[float, Layout] | None = None
     worth_s = worth_us * MICROSECOND_S
-    for layers in layouts:
-        if price.makespan_bound(layers) >= worth_s:
+    for least_s, layers in sorted((price.makespan_bound(layers), layers) for layers in layouts):
+        if least_s >= worth_s:
+            break
+        plain = Layout(layers, (0,) * price.p)
+        if price.values["recompute"] == "none" and price.seconds(plain, worth_s) >= worth_s:
             continue
         recomputed = price.least_recomputed(layers)
         if recomputed is None:
