@@ -97,7 +97,7 @@ def to_case(row: Row) -> Case:
         raise BadInput(row["unreadable"])
     said, config, cluster = _table(row, "model"), _table(row, "config"), _table(row, "cluster")
     model = read_model(said)
-    framework = read_framework(row, config)
+    framework = read_framework(row, config, model)
     num_gpus = _number(cluster, "num_gpus", _stated_ranks(config))
     machine = _cluster(
         str(cluster.get("accelerator") or cluster.get("accelerator_as_printed")),
@@ -261,7 +261,7 @@ def _known_model(name: str) -> Model | None:
     return None
 
 
-def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
+def read_framework(row: Row, config: Mapping[str, Any], model: Model) -> FrameworkProfile:
     """Return the profile of the row's framework, adapted to the switches that the row states."""
     accelerator = str(_table(row, "cluster").get("accelerator", ""))
     profile = load_framework(framework_named(row.get("framework"), str(row.get("source", "")), accelerator))
@@ -279,7 +279,7 @@ def read_framework(row: Row, config: Mapping[str, Any]) -> FrameworkProfile:
     memory = profile.memory
     if isinstance(config.get("compile"), bool):
         memory = habits_of_run(memory, config["compile"], str(row.get("source", "")))
-    if _predates_fused_attention(row, config, profile):
+    if _predates_fused_attention(accelerator, config, profile, model):
         memory = memory.model_copy(update={"fused_attention": False})
         changes["attention_kernel"] = UNFUSED
         changes["tensor_comm_hidden_fraction"] = 0.0
@@ -292,16 +292,18 @@ ASYNC_TENSOR_HIDDEN = 0.6
 """Share of tensor-parallel time that micro-pipelined products hide (torchtitan: 10-17 % of a step)."""
 
 
-def _predates_fused_attention(row: Row, config: Mapping[str, Any], profile: FrameworkProfile) -> bool:
+def _predates_fused_attention(
+    accelerator: str, config: Mapping[str, Any], profile: FrameworkProfile, model: Model
+) -> bool:
     """Whether Megatron code ran before FlashAttention came into it (2022-2023).
 
     fp16 training is from before; so is a GPT-shaped model (GELU, not gated) on A100 or V100.
     """
     if not profile.memory.fused_attention or profile.name not in ("megatron", "nemo"):
         return False
-    model, accelerator = _table(row, "model"), str(_table(row, "cluster").get("accelerator", ""))
-    gpt_shaped = not model.get("gated_mlp", False) and model.get("activation", "gelu") == "gelu"
-    return config.get("precision") == "fp16" or (gpt_shaped and accelerator.startswith(("a100", "v100")))
+    gpt_shaped = not model.gated_mlp and model.activation == "gelu" and not model.is_moe
+    precision = precision_named(str(config.get("precision") or "bf16"))
+    return precision == "fp16" or (gpt_shaped and accelerator_named(accelerator).startswith(("a100", "v100")))
 
 
 def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfile, num_gpus: int) -> Plan:

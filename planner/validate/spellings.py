@@ -68,10 +68,13 @@ def framework_named(said: Any, source: str, accelerator: str) -> str:
 def accelerator_named(said: str) -> str:
     """Return the catalog's name of a part in a vendor's or a cloud's spelling (``NVIDIA H100 80GB HBM3``).
 
-    The longest catalog name that the text contains, spaces and punctuation aside; else the text itself.
+    The longest catalog name that the text contains, spaces and punctuation aside; a file's path and what
+    contains no name stay as they are.
     """
+    if said.endswith(".toml"):
+        return said
     text = _letters(said)
-    names = {_letters(name): name for name in catalog_names("hardware")}
+    names = {_letters(name): path.stem for name, path in catalog_names("hardware").items()}
     if text in names:
         return names[text]
     inside = [name for name in names if len(name) >= 4 and name in text]

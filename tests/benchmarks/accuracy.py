@@ -134,18 +134,13 @@ def slice_tables(rows: list[FamilyRow]) -> str:
 
 
 def band_table(rows: list[FamilyRow]) -> dict[tuple[str, str, str], float]:
-    """80th percentile of the error by family of ``planner.cost.confidence``, without the sweep's cluster."""
+    """80th percentile by family of ``planner.cost.confidence``, of rows held out with their source."""
     groups: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     belongs = FAMILIES["tier A pre-training"]
+    kept = json.loads((HERE / "held_out_sources.json").read_text())
     for row in rows:
-        error = row.result.time_error_pct
-        if (
-            row.case is not None
-            and belongs(row)
-            and error is not None
-            and row.row.get("framework") != "nanotron"
-        ):
-            groups[family(row.case.request, row.case.plan)].append(abs(error))
+        if row.case is not None and belongs(row) and row.result.id in kept:
+            groups[family(row.case.request, row.case.plan)].append(abs(kept[row.result.id]))
     return {
         key: float(np.quantile(errors, 0.8)) for key, errors in sorted(groups.items()) if len(errors) >= 3
     }

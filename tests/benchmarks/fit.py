@@ -95,7 +95,7 @@ CLOCK = Habit(0.92, 0.10, 0.08, 0.5, 1.0, 0.03)
 PARTS: dict[str, tuple[str, ...]] = {
     "a100-sxm-80gb": ("bf16",), "v100-sxm2-32gb": ("fp16",),
     "h100-sxm-80gb": ("bf16", "fp8"), "h100-sxm-96gb-hbm2e": ("bf16", "fp8"),
-    "h200-sxm-141gb": ("bf16", "fp8"), "b200-sxm-180gb": ("bf16", "fp8", "mxfp8", "nvfp4"),
+    "h200-sxm-141gb": ("fp8",), "b200-sxm-180gb": ("bf16", "fp8", "mxfp8", "nvfp4"),
     "b300-sxm": ("bf16", "mxfp8"), "gb200-nvl72": ("bf16", "fp8", "mxfp8", "nvfp4"),
     "gb300-nvl72": ("bf16", "fp8", "mxfp8", "nvfp4"), "mi300x-192gb": ("fp8",), "mi325x-256gb": ("fp8",),
     "mi355x-288gb": ("bf16",), "tpu-v5e": ("bf16",), "tpu-v5p": ("bf16",), "tpu-v6e": ("bf16",),

@@ -171,6 +171,23 @@ def test_frozen_weights_have_no_weight_gradients(tiny_dense: PlanRequest) -> Non
     assert head_time(Settings(), frozen).backward_weight.total == 0.0
 
 
+@pytest.mark.parametrize(("gradient_bytes", "ratio"), [(4.0, 1.0), (2.0, 1.2)])
+def test_an_fp32_sum_is_paid_once(tiny_dense: PlanRequest, gradient_bytes: float, ratio: float) -> None:
+    """By its bytes where gradients are fp32; by the framework's slow-down where they have 16 bits."""
+    request = big(tiny_dense)
+    part = request.cluster.accelerator
+    curves = {"bf16": part.gemm["bf16"].model_copy(update={"launch_s": 0.0})}
+    cluster = request.cluster.model_copy(update={"accelerator": part.model_copy(update={"gemm": curves})})
+    memory = request.framework.memory.model_copy(update={"gradient_bytes": gradient_bytes})
+    framework = request.framework.model_copy(update={"memory": memory})
+    request = request.model_copy(update={"cluster": cluster, "framework": framework})
+    slow, plain = (
+        layer_time(DENSE, Settings(), with_habits(request, weight_gradient_slowdown=factor))
+        for factor in (1.2, 1.0)
+    )
+    assert slow.backward_weight.gemm_s == pytest.approx(ratio * plain.backward_weight.gemm_s, rel=1e-3)
+
+
 def test_low_precision_speeds_up_products_alone(tiny_dense: PlanRequest) -> None:
     request = big(tiny_dense)
     wide, narrow = (layer_time(DENSE, Settings(precision=p), request).forward for p in ("bf16", "fp8"))  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ def test_the_sequence_parallel_paper() -> None:
     figures = report["summary"]["families"]["sequence-parallel paper"]["time"]
     assert figures["n"] == 8
     assert figures["mean_pct"] <= 3.65
-    assert figures["max_pct"] <= 8.87
+    assert figures["max_pct"] <= 6.0
 
 
 def test_accuracy_on_published_runs_holds() -> None:
@@ -89,11 +89,13 @@ def test_accuracy_on_published_runs_holds() -> None:
     report = validate_rows([json.loads(line) for line in lines])
     families = report["summary"]["families"]
     assert report["summary"]["skipped"] <= 0.03 * len(lines)
-    assert families["tier A pre-training"]["time"]["median_pct"] < 8.0
-    assert families["tier A pre-training"]["time"]["p90_pct"] < 30.0
-    assert abs(families["dense bf16 on A100 and H100, sweep rows left out"]["time"]["mean_signed_pct"]) < 3.0
-    assert families["dense bf16 on A100 and H100, sweep rows left out"]["time"]["median_pct"] < 5.5
-    assert families["adapters (LoRA)"]["time"]["median_pct"] < 6.0
+    assert families["tier A pre-training"]["time"]["median_pct"] < 6.5
+    assert families["tier A pre-training"]["time"]["p90_pct"] < 26.0
+    dense = families["dense bf16 on A100 and H100, sweep rows left out"]["time"]
+    assert abs(dense["mean_signed_pct"]) < 2.0
+    assert dense["median_pct"] < 3.5
+    assert dense["p90_pct"] < 11.0
+    assert families["adapters (LoRA)"]["time"]["median_pct"] < 5.0
     fits = report["summary"]["out_of_memory"]
     assert fits["ran_and_predicted_to_fit"] >= 0.97 * fits["ran"]
 

@@ -178,6 +178,14 @@ def test_fp16_megatron_is_from_before_fused_attention() -> None:
     assert to_case(row()).request.framework.time.attention_kernel != UNFUSED
 
 
+def test_a_gated_model_on_a100_is_recognised_by_its_catalog_entry() -> None:
+    """The row says neither the activation nor whether the MLP is gated; the catalog does."""
+    gated = to_case(row(accelerator="a100-sxm-80gb"))
+    assert gated.request.framework.time.attention_kernel != UNFUSED
+    plain = to_case(row(accelerator="a100-sxm-80gb", name="Some GPT"))
+    assert plain.request.framework.time.attention_kernel == UNFUSED
+
+
 @pytest.mark.parametrize(
     "changes", [{"name": "Llama2-70B LoRA"}, {"finetune": "lora"}, {"notes": "LORA run"}]
 )

@@ -1,0 +1,59 @@
+"""The arithmetic of the fit: like constants share what no row tells apart, and outliers pull nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from fit import CONSTANTS, HABITS, start_values
+from shrink import Linear, solve
+
+KEYS = [("fw:nemo", "elementwise_factor"), ("fw:megatron", "elementwise_factor")]
+
+
+def model(true: tuple[float, float], rows: tuple[int, int], outlier: float = 0.0) -> Linear:
+    """Rows whose error is 0.1 for each unit that a framework's constant is above its true value."""
+    owner = np.repeat([0, 1], rows)
+    jacobian = np.zeros((len(owner), 2))
+    jacobian[np.arange(len(owner)), owner] = 0.1
+    values = dict.fromkeys(KEYS, 1.5)
+    errors = jacobian @ (1.5 - np.array(true))
+    if outlier:
+        errors[0] += outlier
+    return Linear(KEYS, values, errors, jacobian, np.ones(len(owner)))
+
+
+def test_many_rows_decide() -> None:
+    values, _ = solve(model((2.0, 2.0), (3000, 3000)))
+    assert list(values.values()) == pytest.approx([2.0, 2.0], abs=0.02)
+
+
+def test_a_framework_without_rows_gets_the_shared_value() -> None:
+    values, shared = solve(model((2.0, 0.8), (3000, 0)))
+    assert values[KEYS[1]] == pytest.approx(shared["fw", "elementwise_factor"])
+    prior = HABITS["elementwise_factor"].prior
+    assert prior < values[KEYS[1]] < values[KEYS[0]]
+
+
+def test_a_failed_run_pulls_nothing() -> None:
+    clean, _ = solve(model((2.0, 2.0), (50, 50)))
+    spoiled, _ = solve(model((2.0, 2.0), (50, 50), outlier=2.0))
+    assert spoiled[KEYS[0]] == pytest.approx(clean[KEYS[0]], abs=0.06)
+
+
+def test_values_stay_within_their_bounds() -> None:
+    values, _ = solve(model((50.0, -50.0), (500, 500)))
+    habit = HABITS["elementwise_factor"]
+    assert values[KEYS[0]] == pytest.approx(habit.high)
+    assert values[KEYS[1]] == pytest.approx(habit.low)
+
+
+def test_no_part_runs_beyond_its_own_curve() -> None:
+    """Only a curve that was measured on a part with a lower power limit may be passed."""
+    beyond = {c.owner for c in CONSTANTS if c.owner.startswith("hw:") and start_values()[c.key] > 1.0}
+    assert beyond <= {"hw:gb300-nvl72"}
