@@ -19,7 +19,7 @@ NAMED = {
 }
 """Model, hardware, GPUs, global batch, sequence length."""
 CURVE = tuple(8 * 4**power for power in range(8))
-TIME_LIMIT_S = 60.0
+TIME_LIMIT_S = 20.0
 
 PROBE = """
 import json, resource, sys, time

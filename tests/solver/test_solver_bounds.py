@@ -9,6 +9,7 @@ from small import small_requests
 
 from planner.cost.step import step_time
 from planner.rules import broken_rules
+from planner.solver.preference import least_simplicity, simplicity
 from planner.solver.price import Layout, SettingPrice
 from planner.solver.scan import Scan
 from planner.spec import Plan, PlanRequest
@@ -32,6 +33,7 @@ def test_bounds_lie_below_and_table_prices_equal_the_cost_module() -> None:
     for _, request in small_requests(15, first_seed=500):
         scan = Scan(request)
         found = scan.expand(np.arange(len(scan.steady_s)))
+        least = least_simplicity(found.rows)
         for index in rng.permutation(len(found.rows))[:3].tolist():
             values = {field: found.rows.values(field)[index].item() for field in found.rows.codes}
             price = SettingPrice(values, found.work, index, request)
@@ -40,6 +42,7 @@ def test_bounds_lie_below_and_table_prices_equal_the_cost_module() -> None:
                 layout = Layout(layers, tuple(stage.recompute_layers for stage in plan.stages))
                 assert price.seconds(layout) == pytest.approx(seconds, rel=1e-12)
                 assert found.bound_s[index] <= seconds * (1 + 1e-9)
+                assert least[index] <= simplicity(plan)
                 compared += 1
     assert compared > 20
 
@@ -53,3 +56,19 @@ def test_scanning_in_rounds_finds_what_one_unpruned_scan_finds() -> None:
         limit = float(np.median(everything.bound_s))
         pruned = scan.expand(np.arange(len(scan.steady_s)), limit)
         assert len(pruned.rows) == np.sum(everything.bound_s <= limit)
+
+
+def test_a_first_look_finds_settings_of_the_whole_scan_with_the_same_bounds() -> None:
+    fields = ("tensor_parallel", "pipeline_parallel")
+    compared = 0
+    for _, request in small_requests(5, first_seed=1300):
+        scan = Scan(request)
+        rows = np.arange(len(scan.steady_s))
+        whole, some = scan.expand(rows), scan.expand(rows, sample=(fields, 2))
+        names = list(whole.rows.codes)
+        known = dict(zip(whole.rows.key(names).tolist(), whole.bound_s.tolist(), strict=True))
+        assert len(np.unique(some.rows.key(fields))) <= 2
+        for key, bound in zip(some.rows.key(names).tolist(), some.bound_s.tolist(), strict=True):
+            assert known[key] == pytest.approx(bound, rel=1e-12)
+            compared += 1
+    assert compared > 10
