@@ -33,8 +33,10 @@ FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
     ("olmo", "pytorch"),
 )  # fmt: skip
 """Words in the name of a framework without a profile, and whose habits it has, the more particular first."""
+UNKNOWN_FRAMEWORK = "any"
+"""Profile of a framework of which nothing is known."""
 NOT_RECOMPUTED = frozenset({"none", "false", "", "no", "off", "0", "disabled", "disable", "never"})
-NOT_SAID = frozenset({"n/a", "na", "unknown", "?", "not stated", "unspecified", "default"})
+NOT_SAID = frozenset({"n/a", "na", "unknown", "?", "not stated", "unspecified", "default", "custom", "other"})
 MODULES = {
     "core": "core_attn", "core_attn": "core_attn", "attention": "core_attn", "attn": "core_attn",
     "core_attention": "core_attn", "mlp": "mlp", "moe": "moe", "moe_act": "moe_act",
@@ -47,21 +49,22 @@ MODULES = {
 def framework_named(said: Any, source: str, accelerator: str) -> str:
     """Return the profile for a row's framework; one without a profile is read by the words in its name.
 
-    Without a framework the source decides, then the accelerator. A name that says nothing is refused.
+    Without a framework the source decides, then the accelerator. A name that says nothing gets the habits
+    that all frameworks share.
     """
-    if not said:
-        words = (("jax", "maxtext"), ("maxtext", "maxtext"), ("tpu", "maxtext"), ("torchtitan", "torchtitan"))
-        text = source.lower()
-        found = next((name for word, name in (*words, ("pith", "torchtitan")) if word in text), None)
-        return found or ("maxtext" if accelerator.startswith("tpu") else DEFAULT_FRAMEWORK)
+    text = re.sub(r"[ _]+", "-", str(said or "").strip().lower())
+    if not text or text in NOT_SAID:
+        return _framework_of_source(source.lower(), accelerator)
     try:
-        return load_framework(str(said)).name
+        return load_framework(text).name
     except BadInput:
-        text = re.sub(r"[ _]+", "-", str(said).lower())
-        found = next((name for word, name in FRAMEWORK_WORDS if word in text), None)
-        if found is None:
-            raise
-        return found
+        return next((name for word, name in FRAMEWORK_WORDS if word in text), UNKNOWN_FRAMEWORK)
+
+
+def _framework_of_source(source: str, accelerator: str) -> str:
+    words = (("jax", "maxtext"), ("maxtext", "maxtext"), ("tpu", "maxtext"), ("torchtitan", "torchtitan"))
+    found = next((name for word, name in (*words, ("pith", "torchtitan")) if word in source), None)
+    return found or ("maxtext" if accelerator.startswith("tpu") else DEFAULT_FRAMEWORK)
 
 
 @lru_cache(maxsize=256)

@@ -217,7 +217,7 @@ def test_the_network_is_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"accelerator": "abacus"}, "abacus"), ({"framework": "abacus"}, "abacus"),
+        ({"accelerator": "abacus"}, "abacus"),
         ({"precision": "int3"}, "precision 'int3'"), ({"global_batch": None}, "global_batch is missing"),
         ({"tensor_parallel": 1.5}, "tensor_parallel must be a positive whole number"),
         ({"num_gpus": "eight"}, "num_gpus must be"), ({"zero_stage": 7}, "config:"),
