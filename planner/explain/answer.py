@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.explain.binds import binding, price_of_limits
@@ -13,7 +13,7 @@ from planner.spec import PlanRequest
 if TYPE_CHECKING:
     from planner.explain.conflict import Conflict
     from planner.explain.sensitivity import Sensitivity
-    from planner.solver.result import PlanResult
+    from planner.solver.result import Estimate, PlanResult
 
 EXIT_CODES = {"optimal": 0, "feasible": 0, "infeasible": 3, "time-limit": 4}
 """Exit code of the command line by status."""
@@ -41,12 +41,17 @@ class Answer:
         return [reason.sentence for reason in self.reasons] + list(self.binds)
 
 
-FIRST_LOOK_S = 2.0
-"""Time in which bounds of memory may settle that nothing fits, before the search. [s]"""
+FIRST_LOOK_S = 20.0
+"""Most time in which bounds of memory may settle that nothing fits, before the search. [s]"""
+FIRST_LOOK_SHARE = 0.5
+"""And the most of the time limit."""
+WITNESS_NOTE = "The search found no plan in its time: this is the fastest of a few plans that fit."
 
 
 def find(request: PlanRequest, top: int, time_limit_s: float, workers: int | None = None) -> PlanResult:
     """Search the best plans; where bounds of memory prove within moments that nothing fits, say so at once.
+
+    A search that ends without a plan although one is known to fit hands back that one, with no gap.
 
     Parameters
     ----------
@@ -58,11 +63,23 @@ def find(request: PlanRequest, top: int, time_limit_s: float, workers: int | Non
     from planner.solver.result import PlanResult
 
     start = time.monotonic()
-    verdict = any_plan(request, min(FIRST_LOOK_S, time_limit_s), search=False)
+    verdict = any_plan(request, min(FIRST_LOOK_S, FIRST_LOOK_SHARE * time_limit_s), search=False)
     if verdict.is_impossible:
         seconds = time.monotonic() - start
         return PlanResult(status="infeasible", solve_s=seconds, num_settings=verdict.num_settings)
-    return solve(request, top=top, time_limit_s=time_limit_s, workers=workers)
+    left = max(time_limit_s - (time.monotonic() - start), FIRST_LOOK_SHARE * time_limit_s)
+    result = solve(request, top=top, time_limit_s=left, workers=workers)
+    if result.status != "time-limit" or verdict.witness is None:
+        return result
+    plan = _quick(verdict.witness, request)
+    return replace(result, status="feasible", plans=(plan,), notes=(*result.notes, WITNESS_NOTE))
+
+
+def _quick(witness: Estimate, request: PlanRequest) -> Estimate:
+    from planner.explain.leanest import quick_plan
+
+    quick = quick_plan(request, 1.0)
+    return witness if quick is None or quick.step_time_s > witness.step_time_s else quick
 
 
 def answer(

@@ -200,6 +200,8 @@ def proof_line(result: PlanResult) -> str:
     covered = f"{result.num_settings:,} settings covered in {result.solve_s:.1f} s"
     if result.status == "optimal":
         return f"Proof: optimal by the cost model; {covered}."
+    if result.status == "feasible" and result.gap_pct is None:
+        return f"Not proven: how much faster another plan could be is not known; {covered}."
     if result.status == "feasible":
         return f"Not proven: at most {result.gap_pct:.1f} % slower than the best possible plan; {covered}."
     if result.status == "time-limit":

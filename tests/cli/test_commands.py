@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from planner.cli import main
 from planner.cli.group import COMMANDS
+from planner.explain.leanest import Verdict
 from planner.solver.result import PlanResult
 
 SMALL = ["--model", "llama-3-8b", "--gpus", "8", "--global-batch", "64"]
@@ -231,6 +232,7 @@ def test_time_that_runs_out_before_a_plan_exits_4(monkeypatch: pytest.MonkeyPatc
         return PlanResult(status="time-limit", solve_s=1.0, num_settings=7)
 
     monkeypatch.setattr("planner.solver.solve", nothing)
+    monkeypatch.setattr("planner.explain.leanest.any_plan", lambda *_, **__: Verdict(is_settled=False))
     result = run(*SMALL)
     assert result.exit_code == 4
     assert "--time-limit" in result.stdout

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from planner.api import question
 from planner.cost.stage import with_stages
+from planner.explain.answer import find
 from planner.explain.changes import with_hbm_bytes
 from planner.explain.conflict import HOST, MEMORY, explain_conflict, lifted
 from planner.explain.leanest import any_plan, leanest, peak_bytes, plan_at, smallest_cut, tables
+from planner.report.table import proof_line
 from planner.request import read_pins
 from planner.solver import solve
 from planner.solver.core import RuleCore
+from planner.solver.result import PlanResult
 from planner.solver.space import Rows
 from planner.spec import Plan, PlanRequest
 
@@ -176,3 +179,16 @@ def test_where_no_single_change_works_a_pair_is_offered(tiny_dense: PlanRequest)
     assert [relaxation.kind for relaxation in found.relaxations] == ["pair"]
     assert "without --tp 3" in found.relaxations[0].change
     assert "without --ep 2" in found.relaxations[0].change
+
+
+def test_a_search_without_a_plan_hands_back_one_that_fits(
+    tiny_dense: PlanRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.solver.solve", lambda *_, **__: PlanResult(status="time-limit"))
+    result = find(tiny_dense, 1, 5.0)
+    assert result.status == "feasible"
+    assert result.gap_pct is None
+    assert result.best is not None
+    assert result.best.is_legal
+    assert result.best.fits
+    assert "not known" in proof_line(result)
