@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.words import plan_words, setting_words
+from planner.errors import BadInput
 from planner.explain.loss import loss_phrase, percent
 from planner.explain.neighbours import changed, neighbour_values
 from planner.explain.sentences import lower_first
@@ -121,7 +122,10 @@ def look(best: Estimate, request: PlanRequest, field: str, value: Any, seconds: 
     plan = changed(best.plan, field, value, request)
     if plan is None:
         return Side(value, searched=searched, optimum=optimum)
-    estimate = evaluate(plan, request)
+    try:
+        estimate = evaluate(plan, request)
+    except BadInput as error:
+        return Side(value, plan, broken=(str(error),), searched=searched, optimum=optimum)
     broken = tuple(
         violation.sentence
         for violation in estimate.violations
@@ -167,6 +171,8 @@ def _side_words(best: Estimate, field: str, side: Side) -> str:
 
 
 def _lone_words(best: Estimate, name: str, side: Side) -> str:
+    if side.plan is not None and side.estimate is None:
+        return f"{name} cannot run: {lower_first(side.broken[0])}"
     if side.plan is None or side.estimate is None:
         return f"{name} leaves degrees that do not divide the GPUs or the batch"
     if side.broken:

@@ -1,4 +1,4 @@
-"""Goals, targets, batch ranges, idle GPUs, robustness, pins and tie-breaks against all plans by brute force."""
+"""Goals, targets, batch ranges, idle GPUs, robustness, pins and tie-breaks against brute force."""
 
 from __future__ import annotations
 
