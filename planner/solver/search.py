@@ -39,7 +39,9 @@ WIDEN = 1.08
 """Each round of the scan takes work rows up to this factor above the round before."""
 FIRST_ROWS, MOST_ROWS = 16, 1024
 """Work rows of the first look for plans; four times as many while there is none for every rank."""
-MOST_TRIED, TRIES = 64, 2
+KINDS = ("tensor_parallel", "context_parallel", "expert_parallel", "precision")
+"""Of work rows that agree in these, the first look takes the fastest."""
+MOST_TRIED, TRIES = 1024, 2
 """Kinds of settings of a first look, and how many of one family are priced."""
 NEAR_BEST = 1.01
 """Plans within 1 % count as equally fast when the simplest is preferred."""
@@ -222,12 +224,12 @@ class Search:
 
     def _first_plans(self) -> None:
         """Look for a plan of every rank among settings of low bounds, so that the scan has a limit."""
-        rows, steady = FIRST_ROWS, self._scan.steady_s
+        rows, kinds = FIRST_ROWS, self._scan.work.key(KINDS)
+        leading = np.sort(np.unique(kinds, return_index=True)[1])
         while len(self._picks) < self._top and time.monotonic() < self._deadline:
-            some = np.arange(min(rows, len(steady)))
-            self._add(self._scan.expand(some, sample=((*FAMILY, "schedule"), MOST_TRIED)))
+            self._add(self._scan.expand(leading[:rows], sample=((*FAMILY, "schedule"), MOST_TRIED)))
             self._dive()
-            if rows >= len(steady) or rows >= MOST_ROWS:
+            if rows >= min(len(leading), MOST_ROWS):
                 return
             rows *= 4
 
@@ -276,15 +278,15 @@ class Search:
         )
 
     def _dive(self) -> None:
-        """Price the most promising candidates of every family until there is a plan for every rank."""
+        """Price the most promising candidates of every family that would change the ranks."""
         tried: dict[tuple[object, ...], int] = {}
         for _, number in sorted(self._heap):
             entry = self._entries[number]
-            if len(self._picks) >= self._top or time.monotonic() > self._deadline:
+            if time.monotonic() > self._deadline or entry.bound_us >= self._limit_us():
                 return
             tried[entry.family] = tried.get(entry.family, 0) + 1
-            if tried[entry.family] <= TRIES and entry.family not in self._best and not entry.priced:
-                self._price(entry)
+            if tried[entry.family] <= TRIES:
+                self._consider(number)
 
     def _worth_us(self, entry: Entry) -> int:
         """Price below which the candidate would be chosen at some rank.
