@@ -48,7 +48,8 @@ def test_ctrl_c_prints_the_best_plan_so_far() -> None:
     if report["plans"]:
         assert process.returncode == 0
         assert report["status"] in {"feasible", "optimal"}
-        assert report["gap_pct"] >= 0
+        known = report["gap_pct"] is not None
+        assert report["gap_pct"] >= 0 if known else "a few plans that fit" in out
     else:
         assert process.returncode == 4
         assert report["status"] == "time-limit"
