@@ -35,7 +35,7 @@ Mask = npt.NDArray[np.bool_]
 MEMORY = "every_stage_fits_in_memory"
 DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
 """Their product is the number of GPUs that a plan uses."""
-GROUPS = 16
+GROUPS = 64
 """Work rows, micro-batch aside, that are joined into one table."""
 MOST_TRIED = 12
 """Settings of one table that are priced exactly, those with the smallest bound."""
