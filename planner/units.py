@@ -24,7 +24,8 @@ def _parse(text: str, units: dict[str, float], default: str, what: str) -> float
     match = _NUMBER.match(text)
     unit = (match.group(2) or default).lower() if match else ""
     if match is None or unit not in units:
-        raise BadInput(f"{what} {text!r} is not a number with one of the units {', '.join(filter(None, units))}")
+        allowed = ", ".join(filter(None, units))
+        raise BadInput(f"{what} {text!r} is not a number with one of the units {allowed}")
     value = float(match.group(1)) * units[unit]
     if not math.isfinite(value):
         raise BadInput(f"{what} {text!r} is not finite")

@@ -75,7 +75,6 @@ class Limits(BaseModel):
     activation_offload_excludes_pipeline: bool = True
     """Activations are offloaded by layer: no pipeline, no recompute (Megatron)."""
 
-
     def recomputes_partially(self, recompute: Recompute) -> bool:
         """Whether a stage may recompute some of its layers in this way."""
         return self.partial_recompute and (recompute != "selective" or self.partial_selective)
