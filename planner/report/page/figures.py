@@ -71,12 +71,16 @@ def _visible(rows: Sequence[Terms]) -> list[str]:
 
 def time_stack(plans: Sequence[Estimate]) -> go.Figure:
     """One horizontal bar a plan, split by cause. [s]."""
-    labels = [f"{rank}: {plan_words(estimate.plan)}" for rank, estimate in enumerate(plans, 1)]
+    labels = [f"plan {rank}" for rank in range(1, len(plans) + 1)]
+    words = [plan_words(estimate.plan) for estimate in plans]
     rows = [estimate.time for estimate in plans]
     figure = go.Figure()
     for colour, name in zip(PALETTE, _visible(rows), strict=False):
         seconds = [float(getattr(row, name)) for row in rows]
-        figure.add_bar(y=labels, x=seconds, name=time_words(name), orientation="h", marker_color=colour)
+        figure.add_bar(
+            y=labels, x=seconds, name=time_words(name), orientation="h", marker_color=colour,
+            text=words, textposition="none", hovertemplate="%{y}: %{text}<br>%{x:.3f} s",
+        )  # fmt: skip
     figure.update_layout(_layout("Step time by cause", "seconds", "", barmode="stack"))
     figure.update_yaxes(autorange="reversed")
     return figure
