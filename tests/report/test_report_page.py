@@ -93,6 +93,14 @@ def test_a_large_cluster_is_cut_and_says_so(found: Answer) -> None:
     assert "The first 64 of 128 nodes" in picture
 
 
+def test_nodes_name_the_rack_they_stand_in() -> None:
+    """GB200 NVL72: nodes of 4, NVLink domains of 64 for a job of 128; node 16 is the first of the second."""
+    request = Question(model="llama-3-8b", gpus=128, hardware="gb200-nvl72", global_batch=128).request()
+    picture = cluster_map(Plan(tensor_parallel=4, data_parallel=32), request.cluster)
+    name = request.cluster.links[0].name
+    assert f">node 15, {name} 0<" in picture and f">node 16, {name} 1<" in picture
+
+
 def test_trace_adds_up_to_the_step(found: Answer) -> None:
     best = found.result.plans[0]
     trace = json.loads(chrome_trace(best.plan, found.request))

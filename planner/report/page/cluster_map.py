@@ -10,7 +10,7 @@ from planner.spec.ranks import Coordinate, coordinates
 
 CELL = 15
 GAP = 3
-NODE_GAP = 12
+NODE_GAP = 28
 LABEL = 16
 MOST_NODES = 64
 """Nodes drawn; the rest of a larger cluster repeats the pattern and is named in words."""
@@ -47,7 +47,7 @@ def cluster_map(plan: Plan, cluster: Cluster) -> str:
     columns, rows = min(drawn, NODES_PER_ROW), -(-drawn // NODES_PER_ROW)
     across, down = _node_cells(per_node)
     node_width, node_height = across * (CELL + GAP) + NODE_GAP, down * (CELL + GAP) + NODE_GAP + LABEL
-    cells = "".join(_cells(plan, per_node, drawn, (node_width, node_height)))
+    cells = "".join(_cells(plan, cluster, drawn, (node_width, node_height)))
     size = f"0 0 {columns * node_width + NODE_GAP} {rows * node_height + NODE_GAP}"
     note = f"<p>The first {drawn} of {nodes} nodes; the rest repeat the pattern.</p>"
     more = note if nodes > drawn else ""
@@ -62,7 +62,8 @@ def _node_cells(per_node: int) -> tuple[int, int]:
     return across, -(-per_node // across)
 
 
-def _cells(plan: Plan, per_node: int, drawn: int, node: tuple[int, int]) -> Iterator[str]:
+def _cells(plan: Plan, cluster: Cluster, drawn: int, node: tuple[int, int]) -> Iterator[str]:
+    per_node = cluster.gpus_per_node
     numbers: dict[str, dict[tuple[int, ...], int]] = {name: {} for name in DIMENSIONS}
     across, _ = _node_cells(per_node)
     for place in coordinates(plan, per_node):
@@ -71,7 +72,8 @@ def _cells(plan: Plan, per_node: int, drawn: int, node: tuple[int, int]) -> Iter
         x = NODE_GAP + (place.node % NODES_PER_ROW) * node[0]
         y = NODE_GAP + (place.node // NODES_PER_ROW) * node[1]
         if place.local_rank == 0:
-            yield f'<text x="{x}" y="{y + LABEL - 5}">node {place.node}</text>'
+            where = escape(_place_words(place, cluster))
+            yield f'<text x="{x}" y="{y + LABEL - 5}">node {place.node}{where}</text>'
         x += place.local_rank % across * (CELL + GAP)
         y += LABEL + place.local_rank // across * (CELL + GAP)
         colours = " ".join(
@@ -82,6 +84,12 @@ def _cells(plan: Plan, per_node: int, drawn: int, node: tuple[int, int]) -> Iter
             f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" rx="3" {colours} data-label="{label}">'
             f"<title>{label}</title></rect>"
         )
+
+
+def _place_words(place: Coordinate, cluster: Cluster) -> str:
+    """Name the tiers between the node and the cluster (rack, NVLink domain, pod) that the node stands in."""
+    tiers = [link for link in cluster.links if cluster.gpus_per_node < link.group_gpus < cluster.num_gpus]
+    return "".join(f", {link.name} {place.rank // link.group_gpus}" for link in tiers)
 
 
 def _number(seen: dict[tuple[int, ...], int], group: tuple[int, ...]) -> int:
