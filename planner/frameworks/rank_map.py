@@ -7,9 +7,7 @@ import io
 from dataclasses import astuple, fields
 
 from planner.spec.plan import Plan
-from planner.spec.ranks import Coordinate, coordinates, groups
-
-__all__ = ["Coordinate", "coordinates", "groups", "rank_map_csv"]
+from planner.spec.ranks import Coordinate, coordinates
 
 
 def rank_map_csv(plan: Plan, gpus_per_node: int) -> str:

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from planner.frameworks.rank_map import groups
 from planner.frameworks.shell import read_flags
 from planner.spec import Plan
+from planner.spec.ranks import groups
 
 CONFIG_NAMES = {
     "num_experts": "num_moe_experts",

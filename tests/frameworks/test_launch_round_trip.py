@@ -13,8 +13,8 @@ from planner.frameworks import load_framework
 from planner.frameworks.detect import detect
 from planner.frameworks.files import WRITERS, inexpressible, read_files, to_plan, write
 from planner.frameworks.launch import with_stages
-from planner.frameworks.rank_map import coordinates, groups
 from planner.spec import Plan
+from planner.spec.ranks import coordinates, groups
 
 PLANS = 60
 

@@ -19,8 +19,8 @@ from launch_plans import broken, candidates, legal_plans
 from planner.frameworks.accelerate.write import config_file
 from planner.frameworks.deepspeed.write import config as deepspeed_config
 from planner.frameworks.files import inexpressible, write
-from planner.frameworks.rank_map import groups
 from planner.spec import Plan, PlanRequest
+from planner.spec.ranks import groups
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 REFUSALS = (AssertionError, ValueError, TypeError, KeyError, RuntimeError)

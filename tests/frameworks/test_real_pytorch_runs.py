@@ -17,8 +17,8 @@ from launch_plans import TINY, request_of
 from planner.frameworks import load_framework
 from planner.frameworks.files import write
 from planner.frameworks.launch import stages_of, with_stages
-from planner.frameworks.rank_map import groups
 from planner.spec import Plan
+from planner.spec.ranks import groups
 
 pytestmark = [
     pytest.mark.slow,
