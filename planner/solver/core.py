@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from ortools.sat.python import cp_model
-
 from planner.rules import TABULAR_RULES, pin_rules
 from planner.rules.encode import TooManyCombinations, decode, encode, new_variables
+from planner.solver.cp_sat import cp_model
 from planner.solver.space import candidate_values
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest

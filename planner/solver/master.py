@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from planner.rules.encode import TooManyCombinations, code, encode, new_variables
+from planner.solver.cp_sat import cp_model
 from planner.solver.space import Rows, Space
 
 SEED = 20240229

@@ -14,11 +14,10 @@ from itertools import accumulate
 from math import floor, inf
 from typing import Any
 
-from ortools.sat.python import cp_model
-
 from planner.cost.critical_path import critical_path
 from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.stage import V_SHAPED
+from planner.solver.cp_sat import cp_model
 from planner.solver.layouts import counts_allowed
 from planner.solver.price import Layout, SettingPrice
 from planner.solver.rank_loads import RankLoad, rank_loads
