@@ -72,20 +72,40 @@ def validated(kind: type[T], data: dict[str, Any], where: str) -> T:
 
 
 @cache
+def stems(kind: str) -> dict[str, Path]:
+    """Every canonical name of a catalog and its file, by name; nothing is read."""
+    return {path.stem.lower(): path for path in sorted(folder(kind).glob("*.toml"))}
+
+
+@cache
 def names(kind: str) -> dict[str, Path]:
     """Every name and alias of a catalog and its file. Names are lower case."""
-    found: dict[str, Path] = {}
-    for path in sorted(folder(kind).glob("*.toml")):
-        found[path.stem.lower()] = path
-    for path in list(found.values()):
-        for alias in read_toml(path).get("aliases", ()):
-            found.setdefault(str(alias).lower(), path)
+    found = dict(stems(kind))
+    for path in stems(kind).values():
+        for alias in _aliases(path):
+            found.setdefault(alias, path)
     return found
+
+
+@cache
+def located(kind: str, name: str) -> Path | None:
+    """Return the file of a name or an alias; only files in which the name occurs are parsed."""
+    lower = name.lower()
+    if lower in stems(kind):
+        return stems(kind)[lower]
+    for path in stems(kind).values():
+        if lower in read_text(path).lower() and lower in _aliases(path):
+            return path
+    return None
+
+
+def _aliases(path: Path) -> list[str]:
+    return [str(alias).lower() for alias in read_toml(path).get("aliases", ())]
 
 
 def entries(kind: str) -> list[str]:
     """Return the canonical names of a catalog, sorted (no aliases)."""
-    return sorted({path.stem for path in names(kind).values()})
+    return sorted(path.stem for path in stems(kind).values())
 
 
 def find(kind: str, name: str) -> Path:
@@ -96,9 +116,9 @@ def find(kind: str, name: str) -> Path:
     BadInput
         No entry has that name; the nearest one is suggested.
     """
-    known = names(kind)
-    if name.lower() in known:
-        return known[name.lower()]
+    path = located(kind, name)
+    if path is not None:
+        return path
     noun = {"models": "model", "hardware": "hardware"}[kind]
-    hint = did_you_mean(name[:80], known)
+    hint = did_you_mean(name[:80], names(kind))
     raise BadInput(f"unknown {noun} {name[:80]!r}{hint} (plan-parallel {kind} lists them all)")

@@ -219,7 +219,10 @@ def _for_link(curve: CollectiveCurve, bytes_per_s: float) -> CollectiveCurve:
 
 
 def _cluster_keys(name: str) -> dict[str, Any]:
-    data = read_toml(_path(name))
+    """What a user's file says of the cluster; the catalog's files describe accelerators alone."""
+    if not _is_path(name):
+        return {}
+    data = read_toml(Path(name))
     return {key: data[key] for key in CLUSTER_KEYS if key in data}
 
 

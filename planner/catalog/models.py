@@ -31,16 +31,16 @@ def load_model(name_or_path: str | Path) -> Model:
     text = str(name_or_path).strip()
     if isinstance(name_or_path, Path) or _looks_like_path(text):
         return _load_file(Path(text))
-    known = files.names("models")
     name = _normalised(text)
-    if name in known:
-        return _load_file(known[name])
+    path = files.located("models", name)
+    if path is not None:
+        return _load_file(path)
     parameters = parse_size(name)
     if parameters is not None:
         return sized_model(name, parameters)
     raise BadInput(
-        f"unknown model {text[:80]!r}{did_you_mean(name[:80], known)} (plan-parallel models lists them; "
-        "a config.json, a TOML file or a size such as 33b works too)"
+        f"unknown model {text[:80]!r}{did_you_mean(name[:80], files.names('models'))} "
+        "(plan-parallel models lists them; a config.json, a TOML file or a size such as 33b works too)"
     )
 
 
@@ -82,9 +82,8 @@ def _looks_like_path(text: str) -> bool:
 def _normalised(text: str) -> str:
     """Return a name as the catalog spells it: no organisation, lower case, dashes, no checkpoint suffix."""
     name = text.rsplit("/", 1)[-1].lower().replace("_", "-").replace(" ", "-")
-    known = files.names("models")
     for suffix in _SUFFIXES:
-        if name not in known:
+        if files.located("models", name) is None:
             name = name.removesuffix(suffix)
     return name
 

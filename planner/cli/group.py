@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 import click
@@ -95,7 +95,7 @@ class PlannerGroup(click.Group):
     epilog="Exit codes: 0 ok, 2 bad input, 3 nothing fits, 4 time limit without a plan. "
     'Completion: eval "$(_PLAN_PARALLEL_COMPLETE=bash_source plan-parallel)" (or zsh_source, fish_source).',
 )
-@click.version_option(metadata.version("plan-parallel"), prog_name="plan-parallel")
+@click.version_option(package_name="plan-parallel", prog_name="plan-parallel")
 def main() -> None:
     """Plan distributed training: which parallelism, does it fit, how fast, and why.
 
