@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.explain.binds import binding, price_of_limits
 from planner.explain.why import Reason, reasons
-from planner.spec import PlanRequest
+from planner.spec import Plan, PlanRequest
 
 if TYPE_CHECKING:
     from planner.explain.conflict import Conflict
@@ -71,14 +71,15 @@ def find(request: PlanRequest, top: int, time_limit_s: float, workers: int | Non
     result = solve(request, top=top, time_limit_s=left, workers=workers)
     if result.status != "time-limit" or verdict.witness is None:
         return result
-    plan = _quick(verdict.witness, request)
-    return replace(result, status="feasible", plans=(plan,), notes=(*result.notes, WITNESS_NOTE))
+    quick = _quick(verdict.witness, request)
+    return replace(result, status="feasible", plans=(quick,), notes=(*result.notes, WITNESS_NOTE))
 
 
-def _quick(witness: Estimate, request: PlanRequest) -> Estimate:
+def _quick(plan: Plan, request: PlanRequest) -> Estimate:
     from planner.explain.leanest import quick_plan
+    from planner.solver.evaluate import evaluate
 
-    quick = quick_plan(request, 1.0)
+    witness, quick = evaluate(plan, request), quick_plan(request, 1.0)
     return witness if quick is None or quick.step_time_s > witness.step_time_s else quick
 
 

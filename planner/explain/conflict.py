@@ -138,7 +138,7 @@ def _memory_conflict(request: PlanRequest, deadline: float) -> Conflict:
     for name in kept:
         # Limits that were lifted later can make a plan possible that breaks this one less.
         witness = _any_plan(lifted(smallest, name), deadline).witness
-        members.append(_member(named[name], witness.plan if witness else None, request))
+        members.append(_member(named[name], witness, request))
     least = _leanest(request, deadline)
     members.append(_memory_member(least, request, named[MEMORY]))
     words = tuple(LIMIT_WORDS.get(name, name.removeprefix("pin:")) for name in unsettled)

@@ -24,7 +24,7 @@ from planner.solver.capacity import fits_somehow, rank_memory
 from planner.solver.evaluate import evaluate
 from planner.solver.space import Codes, Rows, Space
 from planner.solver.tables import settings_by_category
-from planner.spec import Plan, PlanRequest
+from planner.spec import Pin, Plan, PlanRequest
 
 if TYPE_CHECKING:
     from planner.solver.result import Estimate
@@ -39,6 +39,8 @@ GROUPS = 64
 """Work rows, micro-batch aside, that are joined into one table."""
 MOST_TRIED = 12
 """Settings of one table that are priced exactly, those with the smallest bound."""
+CORNER_TRIES = 3
+"""Settings of one table of a corner that are priced exactly."""
 SAMPLE = 1000
 """Settings of one table whose step time is estimated to find a fast one."""
 MOST_KEPT = 400
@@ -62,7 +64,7 @@ class Leanest:
 class Verdict:
     """Whether a request has a plan: a witness, a proof that there is none, or neither in the time given."""
 
-    witness: Estimate | None = None
+    witness: Plan | None = None
     is_settled: bool = True
     num_settings: int = 0
     """Settings whose memory was bounded."""
@@ -109,11 +111,49 @@ def _leanest_of(kept: list[tuple[float, Plan]], request: PlanRequest, deadline: 
     return best
 
 
+def corner_plan(request: PlanRequest) -> Plan | None:
+    """A plan that fits among the settings of one small corner of the space, or None: most problems have one.
+
+    The corner holds the settings that save memory without slow links or host memory: one sequence a
+    micro-batch, the most recompute, the highest ZeRO stage that goes with a pipeline.
+    """
+    corner, usable = _corner(request), request.cluster.usable_hbm_bytes
+    for rows, bound in tables(corner):
+        small = np.flatnonzero(bound <= usable)
+        ranks = rows.values("pipeline_parallel")[small]
+        for index in small[np.lexsort((bound[small], ranks))][:CORNER_TRIES]:
+            plan = with_stages(plan_at(rows, int(index)), request.model)
+            if not broken_rules(plan, request):
+                return plan
+    return None
+
+
+def _corner(request: PlanRequest) -> PlanRequest:
+    """The request with every field pinned that tells memory-saving settings apart and nobody pinned yet."""
+    limits = request.framework.limits
+    stages = limits.zero_stages_with_pipeline or limits.zero_stages
+    values = {
+        "recompute": limits.recompute[-1:],
+        "zero_stage": (max(stages),),
+        "micro_batch": (1,),
+        "offload": limits.offloads[:1],
+        "precision": request.workload.precisions[:1],
+        "context_parallel_kind": limits.context_parallel_kinds[:1],
+    }
+    said = {pin.field for pin in request.pins}
+    pins = [
+        Pin(field=field, allowed=allowed, option=f"corner {field}")
+        for field, allowed in values.items()
+        if allowed and field not in said
+    ]
+    return request.model_copy(update={"pins": (*request.pins, *pins)})
+
+
 def any_plan(request: PlanRequest, seconds: float, *, search: bool = True) -> Verdict:
     """Decide whether some plan is legal and fits.
 
-    The settings whose lower bound of memory is small are tried first. Where none of them works and some
-    setting may still fit, the solver searches for the rest of the time.
+    A small corner of the space is looked at first, then the settings whose lower bound of memory is small.
+    Where none of them works and some setting may still fit, the solver searches for the rest of the time.
 
     Parameters
     ----------
@@ -123,6 +163,9 @@ def any_plan(request: PlanRequest, seconds: float, *, search: bool = True) -> Ve
         Whether the solver may decide what the bounds leave open.
     """
     deadline = time.monotonic() + seconds
+    plan = corner_plan(request)
+    if plan is not None:
+        return Verdict(plan)
     usable, may_fit, number = request.cluster.usable_hbm_bytes, False, 0
     for rows, bound in tables(request):
         number += len(rows)
@@ -132,7 +175,7 @@ def any_plan(request: PlanRequest, seconds: float, *, search: bool = True) -> Ve
         for index in small[np.argsort(bound[small], kind="stable")][:MOST_TRIED]:
             plan = with_stages(plan_at(rows, int(index)), request.model)
             if not broken_rules(plan, request):
-                return Verdict(evaluate(plan, request), num_settings=number)
+                return Verdict(plan, num_settings=number)
         if time.monotonic() > deadline:
             return Verdict(is_settled=False, num_settings=number)
     if not may_fit:
@@ -177,7 +220,7 @@ def _searched(request: PlanRequest, seconds: float) -> Verdict:
     from planner.solver import solve
 
     result = solve(request, top=1, time_limit_s=max(seconds, 0.1))
-    return Verdict(result.best, result.status != "time-limit")
+    return Verdict(result.best.plan if result.best else None, result.status != "time-limit")
 
 
 def peak_bytes(plan: Plan, request: PlanRequest) -> float:

@@ -106,12 +106,14 @@ class _Working:
 def _first_that_works(
     kind: str, steps: Iterator[Step], request: PlanRequest, deadline: float
 ) -> _Working | None:
+    from planner.solver.evaluate import evaluate
+
     for change, changed in steps:
         if time.monotonic() > deadline:
             return None
         witness = _any_plan(changed, deadline).witness
         if witness is not None:
-            return _Working(kind, change, changed, witness)
+            return _Working(kind, change, changed, evaluate(witness, changed))
     return None
 
 

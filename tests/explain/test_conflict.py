@@ -12,11 +12,12 @@ from planner.cost.stage import with_stages
 from planner.explain.answer import find
 from planner.explain.changes import with_hbm_bytes
 from planner.explain.conflict import HOST, MEMORY, explain_conflict, lifted
-from planner.explain.leanest import any_plan, leanest, peak_bytes, plan_at, smallest_cut, tables
+from planner.explain.leanest import any_plan, corner_plan, leanest, peak_bytes, plan_at, smallest_cut, tables
 from planner.report.table import proof_line
 from planner.request import read_pins
 from planner.solver import solve
 from planner.solver.core import RuleCore
+from planner.solver.evaluate import evaluate
 from planner.solver.result import PlanResult
 from planner.solver.space import Rows
 from planner.spec import Plan, PlanRequest
@@ -151,10 +152,12 @@ def test_any_plan_agrees_with_the_solver(tiny_dense: PlanRequest) -> None:
     small = too_small(tiny_dense)
     assert any_plan(small, 20).is_impossible
     assert solve(small, top=1).status == "infeasible"
-    found = any_plan(tiny_dense, 20).witness
-    assert found is not None
-    assert found.is_legal
-    assert found.fits
+    for plan in (any_plan(tiny_dense, 20).witness, corner_plan(tiny_dense)):
+        assert plan is not None
+        found = evaluate(plan, tiny_dense)
+        assert found.is_legal
+        assert found.fits
+    assert corner_plan(small) is None
 
 
 def test_without_time_nothing_is_claimed(tiny_dense: PlanRequest) -> None:
