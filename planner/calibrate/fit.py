@@ -45,7 +45,7 @@ def fit_gemm(
     hbm_bytes_per_s: float,
     quantised: bool = False,
 ) -> GemmFit:
-    """Fit t = t0 + 2 M N (K + K0) / R (1 + (D/M)^2 + (D/N)^2) + q M K to measured products.
+    """Fit t = t0 + 2 M' N' (K + K0) / R + q M K with M'^2 = M^2 + 2 D^2, N' likewise, to measured products.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def fit_gemm(
 
 def _fit_with(sizes: tuple[Array, ...], times: Array, narrow: float, quantised: bool) -> GemmFit:
     rows, columns, inner = sizes
-    penalty = 1.0 + (narrow / rows) ** 2 + (narrow / columns) ** 2
-    features = [np.ones_like(times), 2.0 * rows * columns * inner * penalty, 2.0 * rows * columns * penalty]
+    area = np.sqrt((rows**2 + 2.0 * narrow**2) * (columns**2 + 2.0 * narrow**2))
+    features = [np.ones_like(times), 2.0 * area * inner, 2.0 * area]
     if quantised:
         features.append(rows * inner)
     table = np.stack(features, axis=1)

@@ -91,7 +91,9 @@ def gemm_time(
 
     Notes
     -----
-    t = t0 + count (max(2 M N (K + K0) / R (1 + (D/M)^2 + (D/N)^2), bytes / HBM) + q M K).
+    t = t0 + count (max(2 M' N' (K + K0) / R, bytes / HBM) + q M K), M' = sqrt(M^2 + 2 D^2) and N' likewise: a
+    product of few rows or columns pays for some 1.4 D of them, so that time never falls as a dimension grows.
+    Where tiles run in whole waves, M' N' is at least the area that the waves cover.
     The memory floor makes small expert batches pay for reading their weights. Adding to an fp32 sum moves
     8 bytes per element of the result, partly behind the product: (t^a + (8 M N / HBM)^a)^(1/a), a = 1.4.
     Known error for B200 expert weight gradients, 128 to 1024 tokens per expert: within 15 %.
@@ -99,10 +101,11 @@ def gemm_time(
     curve, precision_slowdown = gemm_curve(accelerator, precision)
     rows, columns, inner = (_padded(value, curve.tile) for value in (m, n, k))
     rate = curve.rate_flop_per_s * curve.sustained_fraction / (slowdown * precision_slowdown)
+    lost = 2.0 * curve.small_dimension**2
+    area = np.sqrt((rows * rows + lost) * (columns * columns + lost))
     if curve.waves:
-        rate = rate * _wave_efficiency(rows, columns, count, accelerator.compute.multiprocessors)
-    narrow = 1.0 + (curve.small_dimension / rows) ** 2 + (curve.small_dimension / columns) ** 2
-    product = 2.0 * rows * columns * (inner + curve.k0) / rate * narrow
+        area = np.maximum(area, _wave_area(rows, columns, count, accelerator.compute.multiprocessors))
+    product = 2.0 * area * (inner + curve.k0) / rate
     element = ELEMENT_BYTES.get(precision, 2.0)
     bytes_per_s = accelerator.memory.hbm_bytes_per_s * accelerator.memory.elementwise_fraction
     operands = element * inner * (rows + columns)
@@ -120,20 +123,19 @@ WAVE_TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.92))
 """Rows and columns of a thread block's tile, and its rate relative to the largest (cuBLAS on A100)."""
 
 
-def _wave_efficiency(rows: Any, columns: Any, count: Any, multiprocessors: int) -> Any:
-    """Share of the multiprocessors that work, over all waves, with the best tile. [1].
+def _wave_area(rows: Any, columns: Any, count: Any, multiprocessors: int) -> Any:
+    """Elements of one result that all multiprocessors could have made in its waves, with the best tile. [1].
 
     References
     ----------
     physics: explicit tile and wave quantisation improves the A100 fit; NVIDIA, "Matrix multiplication
     background", wave quantisation.
     """
-    best: Any = 0.0
+    units, products = max(multiprocessors, 1), np.maximum(np.asarray(count, dtype=np.float64), 1e-9)
+    best: Any = np.inf
     for height, width, rate in WAVE_TILES:
-        tiles = np.ceil(np.asarray(rows) / height) * np.ceil(np.asarray(columns) / width) * count
-        waves = np.ceil(tiles / max(multiprocessors, 1))
-        busy = np.asarray(rows) * columns * count / (waves * max(multiprocessors, 1) * height * width)
-        best = np.maximum(best, rate * busy)
+        tiles = np.ceil(np.asarray(rows) / height) * np.ceil(np.asarray(columns) / width) * products
+        best = np.minimum(best, np.ceil(tiles / units) * units * height * width / rate / products)
     return best
 
 

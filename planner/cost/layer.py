@@ -251,7 +251,9 @@ def _module(name: str, kind: LayerKind, setting: Setting, request: PlanRequest, 
         return forward.elementwise_s / 3
     if name == "moe" and kind.moe:
         return seconds + forward.expert_comm_s + forward.elementwise_s / 2
-    return seconds + (forward.elementwise_s / 3 if name == "mlp" and not kind.moe else 0.0)
+    if name == "mlp" and not kind.moe:  # repeats its half of the layer's tensor-parallel collectives as well
+        return seconds + forward.elementwise_s / 3 + forward.tensor_comm_s / 2
+    return seconds
 
 
 def embedding_time(setting: Setting, request: PlanRequest) -> LayerTime:

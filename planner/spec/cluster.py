@@ -42,8 +42,7 @@ class GemmCurve(Sourced):
     sustained_fraction: Factor = 1.0
     """Clock under a long run, relative to the burst benchmark."""
     small_dimension: float = Field(default=0.0, ge=0, le=1e5)
-    """D: products narrower than this lose their rate; the product term is multiplied by
-    ``1 + (D/M)^2 + (D/N)^2``. [row]"""
+    """D: products narrower than this lose their rate; M counts as ``sqrt(M^2 + 2 D^2)``, N likewise. [row]"""
     tile: int = Field(default=1, ge=1, le=65_536)
     """Every dimension is padded to a multiple of this (systolic arrays)."""
     waves: bool = False

@@ -22,8 +22,8 @@ SIZES = [(m, n, k) for m in (256, 1024, 4096, 8192) for n in (512, 2048, 8192) f
 
 def times(rate: float, k0: float, launch: float, quantise: float, narrow: float) -> np.ndarray:
     m, n, k = np.array(SIZES, dtype=float).T
-    penalty = 1 + (narrow / m) ** 2 + (narrow / n) ** 2
-    return launch + 2 * m * n * (k + k0) / rate * penalty + quantise * m * k
+    area = np.sqrt((m * m + 2 * narrow**2) * (n * n + 2 * narrow**2))
+    return launch + 2 * area * (k + k0) / rate + quantise * m * k
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,14 @@ def tflops(m: float, n: float, k: float, part: Accelerator, precision: str = "bf
 
 
 def test_gemm_by_hand() -> None:
-    # H100 bf16: t0 3.4 us + 2 * 8192^2 (8192 + 150) / (805e12 * 0.95) * (1 + 2 (115/8192)^2)
-    expected = 3.4e-6 + 2 * 8192**2 * 8342 / (805e12 * 0.95) * (1 + 2 * (115 / 8192) ** 2)
+    # H100 bf16: t0 3.4 us + 2 (8192^2 + 2 * 115^2) (8192 + 150) / (805e12 * 0.95)
+    expected = 3.4e-6 + 2 * (8192**2 + 2 * 115**2) * 8342 / (805e12 * 0.95)
     assert gemm_time(8192, 8192, 8192, burst("h100", 0.95)) == pytest.approx(expected)
 
 
 def test_quantise_pass_of_fp8_by_hand() -> None:
-    # H100 fp8, M = N = 8192, K = 4096: 11.1 us + 2 M N (K + 338) / (1522e12 * 0.95) * 1.000394 + 2.42e-12 M K
-    product = 2 * 8192**2 * (4096 + 338) / (1522e12 * 0.95) * (1 + 2 * (115 / 8192) ** 2)
+    # H100 fp8, M = N = 8192, K = 4096: t0 + 2 (M N + 2 * 115^2) (K + 338) / (1522e12 * 0.95) + 2.42e-12 M K
+    product = 2 * (8192**2 + 2 * 115**2) * (4096 + 338) / (1522e12 * 0.95)
     expected = 11.1e-6 + product + 2.42e-12 * 8192 * 4096
     assert gemm_time(8192, 8192, 4096, burst("h100", 0.95), "fp8") == pytest.approx(expected)
 
@@ -136,6 +136,36 @@ def test_products_never_beat_the_peak_and_grow_with_k(part: str, m: int, n: int,
     peak = max(accelerator.compute.peak_flop_per_s.get(name, 0.0) for name in ("bf16", "fp16"))
     assert seconds > 2.0 * m * n * k / peak
     assert gemm_time(m, n, k * factor, accelerator) >= seconds
+
+
+@given(
+    part=st.sampled_from(PARTS), sizes=st.tuples(*[st.integers(1, 20_000)] * 3),
+    dimension=st.sampled_from("mnk"), more=st.integers(1, 5_000), count=st.integers(1, 64),
+    precision=st.sampled_from(["bf16", "fp8"]), fp32_output=st.booleans(),
+)  # fmt: skip
+@settings(deadline=None, max_examples=300)
+def test_no_product_gets_faster_by_growing(
+    part: str, sizes: tuple[int, int, int], dimension: str, more: int, count: int, precision: str,
+    fp32_output: bool,
+) -> None:  # fmt: skip
+    shape = dict(zip("mnk", sizes, strict=True))
+    larger = shape | {dimension: shape[dimension] + more}
+    options: dict[str, Any] = {"precision": precision, "count": count, "fp32_output": fp32_output}
+    small, large = (
+        gemm_time(accelerator=load_accelerator(part), **options, **each) for each in (shape, larger)
+    )
+    assert large >= small * (1 - 1e-9)
+    assert gemm_time(
+        accelerator=load_accelerator(part), **(options | {"count": count + more}), **shape
+    ) >= small * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("part", ["h100", "a100", "b200"])
+def test_few_rows_cost_as_much_as_a_tile_of_them(part: str) -> None:
+    # Below D rows the product takes the time of sqrt(2) D rows: 64 rows are not half as dear as 128 (K large
+    # enough that neither the operands' bytes nor the launch decide).
+    few, more = (gemm_time(rows, 65_536, 8192, burst(part), count=1) for rows in (64, 128))
+    assert few > 0.6 * more
 
 
 def test_nothing_costs_nothing() -> None:

@@ -127,6 +127,17 @@ def test_full_recompute_repeats_the_forward_pass(tiny_dense: PlanRequest) -> Non
     assert layer_time(DENSE, Settings(), request).recompute.total == 0.0
 
 
+def test_recomputing_the_mlp_repeats_its_tensor_collectives(tiny_dense: PlanRequest) -> None:
+    setting = Settings(
+        tensor_parallel=4, sequence_parallel=True, recompute="selective", recompute_modules=("mlp",)
+    )
+    layer = layer_time(DENSE, setting, tiny_dense)
+    assert layer.forward.tensor_comm_s > 0
+    alone = layer.recompute.recompute_s - layer.forward.tensor_comm_s / 2  # one of two pairs of collectives
+    products = layer.forward.gemm_s * 2 / 3
+    assert 0 < alone < products + layer.forward.elementwise_s
+
+
 @pytest.mark.parametrize("module", ["core_attn", "mlp", "moe_act", "layernorm", "moe", "op", "elementwise"])
 def test_selective_recompute_costs_less_than_full(tiny_moe: PlanRequest, module: str) -> None:
     request = big(tiny_moe)
