@@ -210,7 +210,8 @@ def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
     depth of the launch queue, wherever the host gets that far ahead, and nothing elsewhere. It does without
     a pipeline; in the warm-up of a long one (t <= p^2, observed), which gathers no more than its p - 1 passes
     over L / p layers do unless the device is busy; in one of two stages only within a node, or where a layer
-    keeps the device busy for longer than its launches take the host; never without a steady state (m <= p).
+    keeps the device busy for longer than its launches take the host. Without a steady state (m <= p) all
+    forward passes of a rank have to fit into it, and are all that waits.
     """
     p, t = np.asarray(setting.pipeline_parallel), np.asarray(setting.tensor_parallel)
     tokens = tokens_per_micro_batch(setting, request)
@@ -219,10 +220,13 @@ def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
     busy = in_node & (2.0 * tokens * h * h / t > LAUNCH_BOUND_FLOP)
     near = t * p * np.asarray(setting.data_parallel) <= request.cluster.gpus_per_node
     runs_ahead = (p == 1) | ((p > 2) & (t <= p * p)) | busy | near
-    runs_ahead = runs_ahead & (np.asarray(setting.num_microbatches) > p)
     depth: Any = request.framework.memory.gathered_window_bytes
     warm_up = GATHERED_BYTES * request.model.num_layers * (p - 1) / p
+    m = np.asarray(setting.num_microbatches)
+    whole = GATHERED_BYTES * request.model.num_layers * np.minimum(m, p) / p
+    runs_ahead = runs_ahead & ((m > p) | (whole <= depth))
     depth = np.where((p > 2) & ~busy, np.minimum(depth, warm_up), depth)
+    depth = np.where(m > p, depth, np.minimum(depth, whole))
     return np.where(runs_ahead, depth * h * tokens * (1 - 1 / t), 0.0)
 
 

@@ -34,6 +34,8 @@ MEMORY = MemoryHabits(
     # 2021-22: no FlashAttention, dropout after attention and MLP, fp32 vocabulary-parallel loss.
     fused_attention=False,
     dropout_mask_bytes=2.0,
+    # Logits in 16 bits, their fp32 copy, and its exponentials (mpu/cross_entropy.py): 2 + 4 + 4.
+    loss_peak_bytes=10.0,
     # Fitted on tests/data/measured/calibration.jsonl, BigScience: 1.2 hidden states a layer.
     checkpoint_bytes=2.4,
     # Reduce and gather buckets of 5e8 elements (reduce_bucket_size, allgather_bucket_size), double-buffered.

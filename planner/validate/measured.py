@@ -325,12 +325,13 @@ def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfi
     zero = (3 if framework.memory.sharded_weights_are_master else 1) if zero is None else int(zero)
     sequence = config.get("sequence_parallel")
     recompute, modules, share = recompute_named(config.get("recompute"), framework)
+    expert_tensor = _usual_expert_tensor(t, e, model, framework)
     try:
         plan = Plan(
             tensor_parallel=t, pipeline_parallel=p, context_parallel=c, expert_parallel=e, data_parallel=d,
             virtual_stages=v, schedule=schedule,
             context_parallel_kind=framework.limits.context_parallel_kinds[0],
-            expert_tensor_parallel=_number(config, "expert_tensor_parallel", 1),
+            expert_tensor_parallel=_number(config, "expert_tensor_parallel", expert_tensor),
             zero_stage=zero,
             shard_group_size=_shard_group(config, d * c) if zero else 1,
             sequence_parallel=t > 1 and (framework.memory.fused_attention if sequence is None else sequence),
@@ -355,6 +356,14 @@ def _shard_group(config: Mapping[str, Any], replicas: int) -> int:
     """Return the ranks that share the state; a group of one is a table's way of saying that all do."""
     group = _number(config, "shard_group_size", replicas)
     return group if group > 1 else replicas
+
+
+def _usual_expert_tensor(t: int, e: int, model: Model, framework: FrameworkProfile) -> int:
+    """Return the ranks over which each expert is cut where a row does not say.
+
+    Megatron cuts experts over all tensor ranks unless told otherwise, and expert-parallel recipes tell it so.
+    """
+    return t if model.is_moe and e == 1 and framework.limits.expert_tensor_parallel else 1
 
 
 def _with_stages(plan: Plan, model: Model, framework: FrameworkProfile, share: float) -> Plan:

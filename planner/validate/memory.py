@@ -69,13 +69,17 @@ RECOMPUTE_ORDER: tuple[tuple[Recompute, tuple[str, ...]], ...] = (
 )
 """What is tried, cheapest first; the modules are those that the published Megatron recipes name."""
 
+OFFLOAD_LAYER_INPUTS = frozenset({"maxtext"})
+"""Frameworks whose published recipes keep the inputs of recomputed layers on the host where HBM is short
+(MaxText: ``decoder_layer_input: offload``)."""
+
 
 def least_recompute(plan: Plan, request: PlanRequest) -> Plan:
     """Return the plan with the least recompute that fits, for a row that does not state its recompute.
 
     The recipes behind published tables turn on what their memory needs and often do not say so. Tried in
-    order: as read, then a growing share of every stage's layers, selectively and fully. A plan that fits
-    nowhere stays as it was read.
+    order: as read, then a growing share of every stage's layers, selectively and fully, at last (see
+    ``OFFLOAD_LAYER_INPUTS``) with the inputs of layers on the host. A plan that fits nowhere stays as read.
     """
     if _fits(plan, request):
         return plan
@@ -94,7 +98,9 @@ def least_recompute(plan: Plan, request: PlanRequest) -> Plan:
             candidate = plan.model_copy(update=changes)
             if _fits(candidate, request):
                 return candidate
-    return plan
+    offloaded = candidate.model_copy(update={"offload": "activations"})
+    can_offload = request.framework.name in OFFLOAD_LAYER_INPUTS
+    return offloaded if can_offload and _fits(offloaded, request) else plan
 
 
 def _fits(plan: Plan, request: PlanRequest) -> bool:

@@ -125,6 +125,8 @@ def recompute_named(said: Any, framework: FrameworkProfile) -> tuple[Recompute, 
         return "full", (), 0.5
     if text.startswith("selective op"):
         return "selective", ("op",), 1.0
+    if "offload" in text:  # what the policy would keep lies on the host
+        return "full", (), 1.0
     if text.startswith(("minimal", "qkv_proj", "save_")):
         return "selective", ("elementwise",), 1.0
     words = [word for word in re.split(r"[ ,()+]+", text.partition(":")[2] or text) if word]
