@@ -8,7 +8,7 @@ makespan of the simulated schedule, sends, synchronisation and optimizer of the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import inf
 from typing import Any
@@ -206,6 +206,8 @@ class SettingPrice:
 
     def _fitting(self, ranks: list[ChunkLoad]) -> list[list[int]]:
         """Counts of recomputed layers with which each rank's load fits, ascending."""
+        if self.schedule in DOUBLE_MODEL:
+            return self._fitting_in_pairs(ranks)
         fits: list[list[int]] = [[] for _ in ranks]
         groups: dict[frozenset[LayerKind], list[int]] = {}
         for rank, load in enumerate(ranks):
@@ -222,6 +224,25 @@ class SettingPrice:
             for rank, row in zip(members, allowed, strict=True):
                 fits[rank] = np.flatnonzero(row).tolist()
         return fits
+
+    def _fitting_in_pairs(self, ranks: list[ChunkLoad]) -> list[list[int]]:
+        """The same where a rank holds the stage of rank p-1-r as well, which recomputes as many layers."""
+        held = [int(load.num_layers) for load in ranks]
+        most = max(held) if self.values["recompute"] != "none" else 0
+        tried = np.arange(most + 1)
+        counts = [np.minimum(tried, layers) for layers in held]
+        loads = [replace(load, recompute_layers=count) for load, count in zip(ranks, counts, strict=True)]
+        fits = np.array(
+            [
+                stage_memory(load, self.setting, self.request, rank, mirror).total
+                <= self.request.cluster.usable_hbm_bytes
+                for rank, (load, mirror) in enumerate(zip(loads, reversed(loads), strict=True))
+            ]
+        )
+        fits = fits & fits[::-1]
+        if not self._is_partial:
+            fits[:, 1:most] = False
+        return [np.unique(count[row]).tolist() for count, row in zip(counts, fits, strict=True)]
 
     def _bytes(self, kinds: frozenset[LayerKind], loads: list[ChunkLoad], tried: Any, ranks: Any) -> Any:
         """Peak memory as [load, recomputed layers]. [byte]."""

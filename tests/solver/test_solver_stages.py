@@ -90,3 +90,27 @@ def test_the_stage_model_finds_what_trying_all_layouts_finds(name: str) -> None:
         assert found.bound_s <= known * (1 + 1e-9)
         assert found.seconds == pytest.approx(known, rel=MEETS)
         assert found.bound_s == pytest.approx(known, rel=2 * MEETS)
+
+
+def test_dualpipe_recomputes_for_the_stages_of_both_directions() -> None:
+    """Rank r also holds stage p-1-r, so what it recomputes has to make room for that stage too."""
+    limits = {"recompute": ("none", "full"), "recompute_per_stage": True}
+    layers = (1, 1, 4, 5)
+
+    def tight(usable: float) -> SettingPrice:
+        request = piped(11, 4, 1, "dualpipe", limits=limits, hbm_bytes=usable)
+        return next(price for price in settings(request) if price.values["recompute"] == "full")
+
+    roomy = tight(16e9)
+
+    def recomputing(n: int) -> Layout:
+        return Layout(layers, tuple(min(n, held) for held in layers))
+
+    needs = [max(roomy.rank_bytes(recomputing(n))) for n in range(6)]
+    assert needs == sorted(needs, reverse=True)
+    for n in (1, 3, 5):
+        price = tight((needs[n] + needs[n - 1]) / 2)
+        found = price.least_recomputed(layers)
+        assert found is not None
+        assert max(price.rank_bytes(Layout(layers, found))) <= price.request.cluster.usable_hbm_bytes
+        assert max(found) == n
