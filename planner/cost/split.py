@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Literal
 
+from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.parameters import layer_parameters
 from planner.cost.stage import stage_order
 from planner.spec.model import Model
@@ -21,16 +22,17 @@ def default_stages(plan: Plan, model: Model, split: Split) -> tuple[StagePlan, .
     split
         ``even``: the same number of layers everywhere; where only the layers plus embedding and head divide,
         both count as a layer (Megatron's account-for-embedding and account-for-loss options); else the
-        remainder goes where the work is least, head and MTP counted by their FLOPs (a written layout).
+        remainder goes where the work is least, head and MTP counted by their FLOPs (a written layout), but
+        for DualPipe, where every rank holds a stage of either direction and both ends meet on one rank.
         ``cost``: nanotron's rule, by the number of matrix elements.
     """
     stages = plan.pipeline_parallel * plan.virtual_stages
     if split == "cost":
         counts = split_by_cost(model, stages)
-    elif model.num_layers % stages and (model.num_layers + 2) % stages and model.num_layers >= stages:
-        counts = split_by_load(model, plan)
-    else:
+    elif _is_even(model.num_layers, stages) or plan.schedule in BIDIRECTIONAL:
         counts = split_evenly(model.num_layers, stages)
+    else:
+        counts = split_by_load(model, plan)
     chunks = [[0] * plan.virtual_stages for _ in range(plan.pipeline_parallel)]
     order = stage_order(plan.schedule, plan.pipeline_parallel, plan.virtual_stages)
     for count, (rank, chunk) in zip(counts, order, strict=True):
@@ -39,6 +41,11 @@ def default_stages(plan: Plan, model: Model, split: Split) -> tuple[StagePlan, .
         StagePlan(chunk_layers=tuple(row), recompute_layers=0 if plan.recompute == "none" else sum(row))
         for row in chunks
     )
+
+
+def _is_even(num_layers: int, stages: int) -> bool:
+    """Whether the layers divide, with or without both ends counted as one, or do not even suffice."""
+    return num_layers % stages == 0 or (num_layers + 2) % stages == 0 or num_layers < stages
 
 
 def split_evenly(num_layers: int, stages: int) -> list[int]:
@@ -54,7 +61,7 @@ def split_by_load(model: Model, plan: Plan) -> list[int]:
     """Layers of every stage when each next one goes to the rank with the least work so far.
 
     The work of the head, and of an MTP module (a layer and the head again), counts in layers by FLOPs; where
-    they outweigh it, the last stage gives layers away.
+    they outweigh it, the last stage gives layers away, all but one.
     """
     order = stage_order(plan.schedule, plan.pipeline_parallel, plan.virtual_stages)
     base = model.num_layers // len(order)
@@ -64,7 +71,7 @@ def split_by_load(model: Model, plan: Plan) -> list[int]:
     work = [float(base * plan.virtual_stages)] * plan.pipeline_parallel
     work[order[-1][0]] += head + model.mtp_depth * (1.0 + head)
     free = model.num_layers - base * len(order)
-    while work[order[-1][0]] > max(work[:-1], default=0.0) + 1.0 and counts[-1] > 0 and len(order) > 1:
+    while work[order[-1][0]] > max(work[:-1], default=0.0) + 1.0 and counts[-1] > 1 and len(order) > 1:
         counts[-1], work[order[-1][0]], free = counts[-1] - 1, work[order[-1][0]] - 1.0, free + 1
     for _ in range(free):
         rank = min(range(plan.pipeline_parallel), key=lambda r: work[r])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.catalog import load_model
-from planner.cost.split import default_stages, split_by_cost, split_evenly
+from planner.cost.split import default_stages, split_by_cost, split_by_load, split_evenly
 from planner.spec import Model, Plan
 
 
@@ -49,6 +49,29 @@ def test_even_split(layers, stages, expected):
 def test_split_by_cost_matches_the_memory_of_published_runs(model, stages, first):
     # Reserved memory of rank 0 divided by a layer's gives these counts in the published sweep.
     assert split_by_cost(model, stages)[0] == first
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual_stages", "expected"),
+    [
+        # Megatron-Bridge's recipe: embedding and 4, fourteen times 4, then 1 with MTP and loss.
+        ("1f1b", 1, [4] * 15 + [1]),
+        # Under DualPipe rank 0 holds both ends, so that no stage is the heavy one.
+        ("dualpipe", 1, [4] * 13 + [3] * 3),
+    ],
+)
+def test_no_stage_of_deepseek_v3_is_left_without_layers(schedule, virtual_stages, expected):
+    model = load_model("deepseek-v3")
+    plan = Plan(pipeline_parallel=16, virtual_stages=virtual_stages, schedule=schedule)
+    assert [stage.layers for stage in default_stages(plan, model, "even")] == expected
+
+
+def test_a_heavy_head_leaves_its_stage_one_layer():
+    model = load_model("glm-4.5-air")  # 46 layers; head and MTP weigh more than 3 of them
+    plan = Plan(pipeline_parallel=8, virtual_stages=2, schedule="interleaved")
+    counts = split_by_load(model, plan)
+    assert sum(counts) == 46
+    assert min(counts) == counts[-1] == 1
 
 
 def test_recomputed_layers_follow_the_plan():
