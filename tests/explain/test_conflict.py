@@ -12,14 +12,16 @@ from planner.cost.stage import with_stages
 from planner.explain.answer import find
 from planner.explain.changes import with_hbm_bytes
 from planner.explain.conflict import HOST, MEMORY, explain_conflict, lifted
-from planner.explain.leanest import any_plan, corner_plan, leanest, peak_bytes, plan_at, smallest_cut, tables
+from planner.explain.lean_space import LeanSpace, plan_at, smallest_cut
+from planner.explain.leanest import any_plan, corner_plan, leanest, peak_bytes
+from planner.frameworks import load_framework
 from planner.report.table import proof_line
 from planner.request import read_pins
 from planner.solver import solve
 from planner.solver.core import RuleCore
 from planner.solver.evaluate import evaluate
 from planner.solver.result import PlanResult
-from planner.solver.space import Rows
+from planner.solver.space import FIELDS, Rows
 from planner.spec import Plan, PlanRequest
 
 
@@ -108,11 +110,31 @@ def test_the_leanest_plan_needs_no_more_than_any_plan_and_no_less_than_the_bound
     assert all(found.plan.peak_memory_bytes <= plan.peak_memory_bytes for plan in fastest)
 
 
-def test_the_bound_is_below_the_price_of_every_setting(tiny_moe: PlanRequest) -> None:
-    for rows, bound in tables(tiny_moe):
-        for index in range(0, len(rows), 97):
-            peak = peak_bytes(with_stages(plan_at(rows, index), tiny_moe.model), tiny_moe)
-            assert bound[index] <= peak * (1 + 1e-9)
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed", "nemo"])
+def test_the_bounds_are_below_the_price_of_every_setting(tiny_moe: PlanRequest, framework: str) -> None:
+    """Of the setting itself, and of all settings of later tables (whose state needs more)."""
+    request = tiny_moe.model_copy(update={"framework": load_framework(framework)})
+    rest = 0.0
+    for table in LeanSpace(request).tables():
+        assert np.all(table.bound_bytes >= rest)
+        rest = table.rest_bytes
+        for index in range(0, len(table.rows), 97):
+            peak = peak_bytes(with_stages(plan_at(table.rows, index), request.model), request)
+            assert table.bound_bytes[index] <= peak * (1 + 1e-9)
+    assert rest == np.inf
+
+
+def test_every_legal_setting_is_in_some_table(tiny_dense: PlanRequest) -> None:
+    """The fastest plans are there, or the same plans with a smaller cut of the batch."""
+    rows = [table.rows for table in LeanSpace(tiny_dense).tables()]
+    cut = {"micro_batch", "num_microbatches"}
+    known = {
+        tuple(values)
+        for table in rows
+        for values in zip(*(table.values(name).tolist() for name in FIELDS if name not in cut), strict=True)
+    }
+    for found in solve(tiny_dense, top=5).plans:
+        assert tuple(getattr(found.plan, name) for name in FIELDS if name not in cut) in known
 
 
 @given(
@@ -160,8 +182,13 @@ def test_any_plan_agrees_with_the_solver(tiny_dense: PlanRequest) -> None:
     assert corner_plan(small) is None
 
 
-def test_without_time_nothing_is_claimed(tiny_dense: PlanRequest) -> None:
-    verdict = any_plan(too_small(tiny_dense), 0.0, search=False)
+def test_without_time_nothing_is_claimed(tiny_dense: PlanRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One state a table: after the first the time is over, and the states left might still fit."""
+    monkeypatch.setattr("planner.explain.lean_space.FIRST_STATES", 1)
+    small = too_small(tiny_dense)
+    assert len(LeanSpace(small)) > 1
+    assert np.min(LeanSpace(small).state_bytes) < small.cluster.usable_hbm_bytes
+    verdict = any_plan(small, 0.0, search=False)
     assert not verdict.is_settled
     assert not verdict.is_impossible
 

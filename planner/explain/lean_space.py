@@ -1,0 +1,178 @@
+"""The settings of a request from the leanest model state up, with lower bounds of their peak memory.
+
+A *state* is what the bytes of weights, gradients and optimizer depend on: the degrees, the ZeRO stage, the
+shard group, the offload and the number format. States are bounded first, all at once, by their bytes on the
+mean pipeline rank. Only the leanest are then completed (micro-batch, schedule, recompute, ...) and bounded
+with everything else that memory holds; whoever reads stops when the states left need too much already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.cost.states import load_local_parameters, state_bytes
+from planner.cost.step import mean_load
+from planner.rules.memory import HOST_BUFFER_FACTOR, HOST_GRADIENT_BYTES
+from planner.solver.capacity import rank_memory
+from planner.solver.space import Codes, Rows, Space
+from planner.solver.tables import settings_by_category
+from planner.spec import Plan, PlanRequest
+
+Floats = npt.NDArray[np.float64]
+
+DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
+"""Their product is the number of GPUs that a plan uses."""
+STATE_OF_WORK = (
+    "tensor_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "expert_tensor_parallel",
+    "precision",
+)
+"""Fields of a state that the work of a layer depends on as well."""
+FIRST_STATES, MOST_STATES, GROWTH = 64, 1024, 4
+"""States that are completed at once: the first table, the largest, and the growth from table to table."""
+EQUAL = 1e-9
+"""Relative rounding error of a sum of bytes."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Completed settings of some states, and lower bounds of what they and all later ones need. [byte]."""
+
+    rows: Rows
+    bound_bytes: Floats
+    rest_bytes: float
+    """No setting of a later table needs less; infinite at the last one."""
+
+
+class LeanSpace:
+    """Every setting that the rules over fields admit and host memory allows, in order of its state."""
+
+    def __init__(self, request: PlanRequest) -> None:
+        self._request = request
+        self._space = Space.of(request)
+        rows = self._states()
+        least = _mean_state_bytes(rows, request)
+        order = np.argsort(least, kind="stable")
+        self._rows, self.state_bytes = rows.take(order), least[order]
+
+    def __len__(self) -> int:
+        return len(self.state_bytes)
+
+    def tables(self) -> Iterator[Table]:
+        """Completed settings, those of the leanest states first."""
+        start, size = 0, FIRST_STATES
+        while start < len(self):
+            stop = min(start + size, len(self))
+            rows, bound = self.completed(np.arange(start, stop))
+            rest = float(self.state_bytes[stop]) if stop < len(self) else np.inf
+            if len(rows):
+                yield Table(rows, bound, rest)
+            start, size = stop, min(size * GROWTH, MOST_STATES)
+
+    def completed(self, chosen: Codes) -> tuple[Rows, Floats]:
+        """Every setting with one of these states, and the least that its fullest rank needs. [byte].
+
+        Of settings that differ only in how a replica's batch is cut into micro-batches, the one with the
+        smallest micro-batch stands for all: it never needs more memory, and no rule ties the cut to
+        recompute or sharding.
+        """
+        space = self._space
+        rows = self._joined(self._rows.take(chosen), space.work, STATE_OF_WORK)
+        rows = self._joined(rows, space.batches, ("data_parallel", "micro_batch"))
+        rows = smallest_cut(self._joined(rows, space.schedules, ("pipeline_parallel",)))
+        rows = rows.cross(space.recomputes.codes)
+        rows = rows.take(space.admitted(rows, ("recompute",)))
+        return rows, least_bytes(rows, self._request)
+
+    def _states(self) -> Rows:
+        space = self._space
+        _, first = np.unique(space.work.key(STATE_OF_WORK), return_index=True)
+        codes = {field: space.work.codes[field][first] for field in STATE_OF_WORK}
+        rows = self._joined(Rows(space.domains, codes), space.shapes, ("tensor_parallel", "context_parallel"))
+        rows = rows.take(np.isin(rows.codes["data_parallel"], space.batches.codes["data_parallel"]))
+        rows = self._joined(rows, space.sharding, ("pipeline_parallel",))
+        rows = self._joined(rows, space.shards, ("data_parallel", "context_parallel", "zero_stage"))
+        return rows.take(_host_allows(rows, self._request))
+
+    def _joined(self, rows: Rows, other: Rows, on: tuple[str, ...]) -> Rows:
+        joined, _ = rows.join(other, on)
+        return joined.take(self._space.admitted(joined, set(joined.codes) - set(rows.codes)))
+
+
+def plan_at(rows: Rows, index: int) -> Plan:
+    """The plan of one row, its stages left open."""
+    return Plan(**{field: rows.domains[field][codes[index]].item() for field, codes in rows.codes.items()})
+
+
+def smallest_cut(rows: Rows) -> Rows:
+    """Of rows equal but for micro-batch and number of micro-batches, with equal product, the smallest cut."""
+    cut = ("micro_batch", "num_microbatches")
+    key = rows.key(field for field in rows.codes if field not in cut)
+    batch = rows.values(cut[0]) * rows.values(cut[1])
+    order = np.lexsort((rows.values("micro_batch"), batch, key))
+    changes = (np.diff(key[order]) != 0) | (np.diff(batch[order]) != 0)
+    first = np.concatenate([np.ones(min(len(rows), 1), dtype=bool), changes])
+    return rows.take(order[first])
+
+
+def least_bytes(rows: Rows, request: PlanRequest) -> Floats:
+    """Lower bound of each setting's peak memory over all its layouts. [byte].
+
+    Notes
+    -----
+    The fullest rank holds at least the mean: ``fixed + (all layers + both ends) / p``.
+    """
+    bound = np.zeros(len(rows))
+    for chosen, setting in settings_by_category(rows):
+        priced = rank_memory(setting, request)
+        ranks = np.asarray(setting.pipeline_parallel)
+        spread: Any = (priced.model + priced.first_end + priced.last_end) / ranks
+        bound[chosen] = (priced.fixed + spread) * (1 - EQUAL)
+    return bound
+
+
+def _mean_state_bytes(rows: Rows, request: PlanRequest) -> Floats:
+    """Weights, gradients and optimizer state of the mean rank: at most what the fullest one needs. [byte].
+
+    Notes
+    -----
+    The most chunks that a rank may have and a schedule without a second model copy stand for all: whole
+    gradients that are kept for one chunk at a time get smaller with more of them.
+    """
+    least, chunks = np.zeros(len(rows)), int(max(1, request.model.num_layers))
+    for chosen, setting in settings_by_category(rows, schedule="none", virtual_stages=chunks):
+        state = state_bytes(
+            load_local_parameters(mean_load(setting, request), setting, request), setting, request
+        )
+        kept = 0.0 if setting.offload == "optimizer" else state.optimizer_bytes
+        least[chosen] = (state.weights_bytes + state.gradients_bytes + kept) * (1 - EQUAL)
+    return least
+
+
+def _host_allows(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
+    """Whether the optimizer state of a node's GPUs can lie in host memory; the mean rank stands for all.
+
+    Notes
+    -----
+    A lower bound of ``planner.rules.memory.host_bytes_per_node``, which counts the fullest rank.
+    """
+    allows = np.asarray(rows.values("offload") != "optimizer")
+    offloaded = np.flatnonzero(~allows)
+    part = rows.take(offloaded)
+    usable = request.cluster.accelerator.host.node_memory_bytes
+    for chosen, setting in settings_by_category(part, offload="none"):
+        local = load_local_parameters(mean_load(setting, request), setting, request)
+        state = state_bytes(local, setting, request).optimizer_bytes
+        gradients = state * HOST_GRADIENT_BYTES / request.framework.memory.optimizer_bytes
+        used: Codes = np.prod([part.take(chosen).values(name) for name in DEGREES], axis=0)
+        gpus = np.minimum(request.cluster.gpus_per_node, used)
+        needed = gpus * HOST_BUFFER_FACTOR * (state + gradients)
+        allows[offloaded[chosen]] = needed * (1 - EQUAL) <= usable
+    return allows
