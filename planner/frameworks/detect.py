@@ -7,7 +7,7 @@ import re
 from planner.errors import BadInput
 
 _SIGNS: tuple[tuple[str, str], ...] = (
-    ("megatron-bridge", r"megatron\.bridge|^\s*(\+*model\.(tensor|pipeline)_model_parallel_size)\s*="),
+    ("megatron-bridge", r"megatron\.bridge|\.(tensor|pipeline|context)(_model)?_parallel_size\s*=(?!=)"),
     ("pytorch", r"^SETTINGS = \{|init_device_mesh\("),
     ("torchtitan", r"--parallelism\.|^\[(parallelism|training)\]|torchtitan"),
     ("maxtext", r"\b(ici|dcn)_\w+_parallelism\b"),
@@ -17,6 +17,7 @@ _SIGNS: tuple[tuple[str, str], ...] = (
     ("accelerate", r"\"per_device_train_batch_size\"\s*:"),
     ("accelerate", r"^(compute_environment|distributed_type|parallelism_config|fsdp_config)\s*:"),
     ("nanotron", r"^(parallelism|tokens)\s*:"),
+    ("megatron-bridge", r"^\s*(tensor|pipeline)_model_parallel_size\s*[:=]|^from nemo\b|^import nemo"),
 )
 """Framework and a pattern that only its files have; the first that matches wins."""
 

@@ -106,6 +106,8 @@ def collect(
     fields: dict[str, Found] = {}
     unknown, stale, unreadable = [], [], []
     for setting in settings:
+        if setting.value is None:
+            continue  # null: left to the framework
         if setting.key in old:
             stale.append(Deprecated(setting, old[setting.key]))
         if setting.key in keys:

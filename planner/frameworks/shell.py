@@ -242,3 +242,20 @@ def _is_container(script: Script, word: Word) -> bool:
     """Whether the word only inserts arguments that were read where their variable was filled."""
     match = _REFERENCE.fullmatch(word.text)
     return match is not None and ((match.group(1) or match.group(3)) in script.containers or "[" in word.text)
+
+
+def read_pairs(source: str, path: str, key: str) -> Iterator[Found]:
+    """Yield every ``key=value`` word of a script or a list, with its line; values are text.
+
+    Parameters
+    ----------
+    key
+        Pattern of the keys. Values end at a blank unless they are quoted or a list in brackets; variables
+        that the script sets are put in.
+    """
+    pattern = re.compile(rf"(?:^|[\s\"'])\+{{0,2}}({key})=(\"[^\"]*\"|'[^']*'|\[[^\]]*\]|[^\s\\\"';|&)]+)")
+    script = read_script(source)
+    for number, line in enumerate(source.splitlines(), 1):
+        if not line.lstrip().startswith(("#", "//")):
+            for match in pattern.finditer(line):
+                yield Found(match.group(1), script.expand(match.group(2)), path, number)

@@ -109,6 +109,33 @@ def _plain(node: yaml.Node, path: str) -> Any:
         raise BadInput(f"{path}:{node.start_mark.line + 1}: {' '.join(str(error).split())}") from error
 
 
+def _parsed(source: str, path: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path}: not Python: {error}") from error
+
+
+def python_settings(source: str, path: str) -> list[Found]:
+    """Read ``recipe.section.field = literal`` and ``call(field=literal)`` of a Python file, in order.
+
+    Keys are dotted without the first name (``section.field``); a call's argument is a key by itself.
+    Nothing is executed.
+
+    Raises
+    ------
+    BadInput
+        The text is no Python.
+    """
+    found: list[Found] = []
+    for node in ast.walk(_parsed(source, path)):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            found += _literal(ast.unparse(node.targets[0]).partition(".")[2], node.value, path)
+        elif isinstance(node, ast.keyword) and node.arg is not None:
+            found += _literal(node.arg, node.value, path)
+    return sorted(found, key=lambda entry: entry.line)
+
+
 def python_literals(source: str, path: str) -> list[Found]:
     """Read constants of a Python file that are assigned literals: ``NAME = {...}``; nothing is executed.
 
@@ -119,12 +146,8 @@ def python_literals(source: str, path: str) -> list[Found]:
     BadInput
         The text is no Python.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise BadInput(f"{path}: not Python: {error}") from error
     found: list[Found] = []
-    for statement in tree.body:
+    for statement in _parsed(source, path).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             found += _literal(statement.targets[0].id, statement.value, path)
     return found

@@ -38,7 +38,16 @@ ODD = TINY.model_copy(
     }
     | {"ffn_hidden_size": 960, "vocab_size": 5040}
 )
-CATALOG = ("llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b", "gpt3-175b")
+CATALOG = (
+    "llama-3.1-8b",
+    "llama-3.1-70b",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "qwen3-30b-a3b",
+    "gpt3-175b",
+    "gemma-3-12b",
+    "gpt-oss-20b",
+)
 ABOUT_COST = frozenset(
     {
         "every_stage_fits_in_memory",

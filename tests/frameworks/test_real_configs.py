@@ -163,6 +163,7 @@ def _unwritable(plan: Plan, request: PlanRequest) -> list[str]:
 
 PROVIDER_FIELDS = {
     "vocab_size",
+    "should_pad_vocab",
     "seq_length",
     "share_embeddings_and_output_weights",
     "position_embedding_type",
@@ -177,6 +178,8 @@ def bridge_model_fields(text: str) -> dict[str, Any]:
     fields = {name.removeprefix("model."): json.loads(value) for name, _, value in pairs}
     if "pipeline_dtype" in fields:
         fields["pipeline_dtype"] = {"bf16": torch.bfloat16, "fp16": torch.float16}[fields["pipeline_dtype"]]
+    if "window_size" in fields:
+        fields["window_size"] = tuple(fields["window_size"])
     return {name: value for name, value in fields.items() if name not in PROVIDER_FIELDS}
 
 

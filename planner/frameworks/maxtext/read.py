@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from planner.frameworks.launch import (
     yes,
 )
 from planner.frameworks.maxtext.write import REMAT, STRATEGIES
+from planner.frameworks.shell import read_pairs
 from planner.frameworks.text_formats import yaml_settings
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
@@ -91,9 +91,8 @@ def read(source: str, path: str) -> LaunchFile:
         found = yaml_settings(source, path)
     except BadInput:
         found = [
-            Found(match.group(1), yaml.safe_load(match.group(2)), path, number)
-            for number, line in enumerate(source.splitlines(), 1)
-            for match in re.finditer(r"(?:^|\s)(\w+)=([\w.+-]+)", line)
+            Found(entry.key, yaml.safe_load(str(entry.value)), path, entry.line)
+            for entry in read_pairs(source, path, r"\w+")
         ]
         if not found:
             raise

@@ -155,12 +155,21 @@ def _attention_arguments(model: Model) -> Arguments:
         arguments["kv_channels"] = model.head_dim
         if model.num_kv_heads != model.num_heads:
             arguments |= {"group_query_attention": True, "num_query_groups": model.num_kv_heads}
-    if model.sliding_window is not None and model.window_pattern != 1:
-        arguments["window_size"] = f"{model.sliding_window - 1},0"
-        if model.window_pattern > 1:
-            arguments["window_attn_skip_freq"] = model.window_pattern
     if model.mtp_depth:
         arguments["mtp_num_layers"] = model.mtp_depth
+    return arguments | _window_arguments(model)
+
+
+def _window_arguments(model: Model) -> Arguments:
+    """Sliding windows: their width, and which layers have one."""
+    windowed = [int(kind.window is not None) for kind in model.layer_kinds]
+    if model.sliding_window is None or not any(windowed):
+        return {}
+    arguments: Arguments = {"window_size": f"{model.sliding_window - 1},0"}
+    if model.full_attention_layers is None and model.window_pattern:
+        arguments["window_attn_skip_freq"] = model.window_pattern
+    elif not all(windowed):
+        arguments["window_attn_skip_freq"] = moe_pattern(windowed)
     return arguments
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -13,15 +13,16 @@ from planner.frameworks.megatron.arguments import PRECISIONS
 from planner.frameworks.megatron.read import KEYS as MEGATRON_KEYS
 from planner.frameworks.megatron.read import to_plan as megatron_to_plan
 from planner.frameworks.megatron_bridge.write import CONSTANTS, MIXED_PRECISION, RENAMED
-from planner.frameworks.text_formats import yaml_settings
+from planner.frameworks.shell import read_pairs
+from planner.frameworks.text_formats import python_settings, yaml_settings
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
-_SECTIONS = "model|train|ddp|optimizer|dataset|dist|checkpoint|comm_overlap|tokenizer|logger|scheduler|rng"
-_LINE = re.compile(
-    rf"(?:^|[\s\"'])\+{{0,2}}((?:{_SECTIONS})\.[\w.]+|mixed_precision)="
-    r"(\"[^\"]*\"|\[[^\]]*\]|[^\s\\]+)"
+_SECTIONS = (
+    "model|train|ddp|optimizer|optim|dataset|data|dist|checkpoint|comm_overlap|tokenizer|logger|scheduler|rng"
+    "|trainer|mixed_precision"
 )
+_PAIR = rf"(?:(?:cfg|recipe|config)\.)?(?:{_SECTIONS})\.[\w.]+|mixed_precision"
 
 
 def _keys() -> dict[str, Key]:
@@ -37,9 +38,21 @@ def _keys() -> dict[str, Key]:
     keys["model.num_layers_in_first_pipeline_stage"] = MEGATRON_KEYS["decoder_first_pipeline_num_layers"]
     keys["model.num_layers_in_last_pipeline_stage"] = MEGATRON_KEYS["decoder_last_pipeline_num_layers"]
     keys |= {name: MEGATRON_KEYS[name] for name in ("bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format")}
+    keys["ddp.use_distributed_optimizer"] = MEGATRON_KEYS["use_distributed_optimizer"]
+    keys["optimizer.use_distributed_optimizer"] = Key("optimizer_shards", yes)
     keys["dist.use_torch_fsdp2"] = MEGATRON_KEYS["use_torch_fsdp2"]
     return keys
 
+
+_NEMO: dict[str, Key] = {
+    "num_nodes": Key("launcher.nodes", positive),
+    "devices": Key("launcher.processes_per_node", positive),
+    "encoder_seq_length": Key("seq_length", positive),
+    "activations_checkpoint_granularity": MEGATRON_KEYS["recompute_granularity"],
+    "activations_checkpoint_method": MEGATRON_KEYS["recompute_method"],
+    "activations_checkpoint_num_layers": MEGATRON_KEYS["recompute_num_layers"],
+}
+"""NeMo's own words, whatever section they stand in."""
 
 DEPRECATED = {
     "model.moe_extended_tp": "model.expert_tensor_parallel_size",
@@ -50,32 +63,46 @@ DEPRECATED = {
 
 
 def read(source: str, path: str) -> LaunchFile:
-    """Read overrides from text, a script or a YAML file."""
-    found = _overrides(source, path) or yaml_settings(source, path)
-    for entry in [entry for entry in found if entry.key == "mixed_precision"]:
+    """Read overrides from text, a script, a YAML file or a Python recipe; NeMo's sections count as well."""
+    if path.endswith(".py"):
+        found = python_settings(source, path)
+    else:
+        found = _overrides(source, path) or yaml_settings(source, path)
+    for entry in [entry for entry in found if _tail(entry.key) in {"mixed_precision", "precision"}]:
         flags = _precision_flags(str(entry.value))
         found += [Found(name, value, path, entry.line) for name, value in flags.items()]
-    return collect("megatron-bridge", found, _keys(), lambda key: True, DEPRECATED)
+    keys = _keys()
+    by_tail = {_tail(name): key for name, key in keys.items()} | _NEMO
+    keys |= {
+        entry.key: by_tail[_tail(entry.key)]
+        for entry in found
+        if entry.key not in keys and _tail(entry.key) in by_tail
+    }
+    return collect("megatron-bridge", found, keys, lambda key: True, DEPRECATED)
+
+
+def _tail(key: str) -> str:
+    """Field without its sections: they differ between Bridge, NeMo and what is built on them."""
+    return key.rpartition(".")[2]
 
 
 def _precision_flags(recipe: str) -> dict[str, Any]:
-    """Megatron's flags that a mixed-precision recipe stands for."""
-    for precision, name in MIXED_PRECISION.items():
-        if recipe == name:
+    """Megatron's flags that a mixed-precision recipe, or NeMo's ``trainer.precision``, stands for."""
+    name = recipe.lower().replace("-", "_")
+    for precision, known in MIXED_PRECISION.items():
+        if name == known:
             return PRECISIONS[precision]
-    return PRECISIONS["fp8" if "fp8" in recipe else "fp16" if recipe.startswith("fp16") else "bf16"]
+    for sign, precision in (("mxfp8", "mxfp8"), ("fp8", "fp8"), ("bf16", "bf16"), ("16", "fp16")):
+        if sign in name:
+            return PRECISIONS[precision]
+    return PRECISIONS["fp32"]
 
 
 def _overrides(source: str, path: str) -> list[Found]:
-    found = []
-    for number, line in enumerate(source.splitlines(), 1):
-        if line.lstrip().startswith("#"):
-            continue
-        found += [
-            Found(match.group(1), _value(match.group(2), path, number), path, number)
-            for match in _LINE.finditer(line)
-        ]
-    return found
+    return [
+        Found(entry.key, _value(str(entry.value), path, entry.line), path, entry.line)
+        for entry in read_pairs(source, path, _PAIR)
+    ]
 
 
 def _value(word: str, path: str, line: int) -> Any:
@@ -85,16 +112,19 @@ def _value(word: str, path: str, line: int) -> Any:
         raise BadInput(f"{path}:{line}: {word!r} is no value") from error
 
 
-def _yaml(source: str, path: str) -> list[Found]:
-    return yaml_settings(source, path)
-
-
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     """Return the plan that Bridge would run with these settings on the request's cluster.
+
+    Its optimizer shards by default, and one word for sharding, in either section, is enough.
 
     Raises
     ------
     BadInput
         The degrees do not divide the GPUs, the batch or the layers.
     """
-    return megatron_to_plan(launch, request)
+    shards = launch.get("distributed_optimizer", False) or launch.get("optimizer_shards", True)
+    said = launch.place("distributed_optimizer", "optimizer_shards") or Found("", None, launch.paths[0], 1)
+    found = Found(said.key, shards, said.path, said.line)
+    return megatron_to_plan(
+        replace(launch, fields={**launch.fields, "distributed_optimizer": found}), request
+    )

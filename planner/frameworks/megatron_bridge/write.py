@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from planner.frameworks.bundle import common_files
@@ -17,7 +18,6 @@ from planner.spec.request import PlanRequest
 
 RENAMED = {
     "num_virtual_stages_per_pipeline_rank": "model.virtual_pipeline_model_parallel_size",
-    "use_distributed_optimizer": "ddp.use_distributed_optimizer",
     "overlap_grad_reduce": "ddp.overlap_grad_reduce",
     "overlap_param_gather": "ddp.overlap_param_gather",
     "use_megatron_fsdp": "ddp.use_megatron_fsdp",
@@ -40,6 +40,7 @@ CONSTANTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "untie_embeddings_and_output_weights": (("model.share_embeddings_and_output_weights", False),),
     "group_query_attention": (),
     "squared_relu": (),
+    "use_distributed_optimizer": (),
     "max_position_embeddings": (),
     "vocab_size": (),
     "bf16": (),
@@ -58,6 +59,31 @@ MIXED_PRECISION = {
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
 """Names of Bridge's mixed-precision recipes."""
+
+ACTIVATIONS = {
+    "swiglu": "silu",
+    "geglu": "gelu",
+    "gelu": "gelu",
+    "relu": "relu",
+    "squared_relu": "squared_relu",
+}
+"""The model's activation to the function of that name in ``train.py``."""
+
+PLACEHOLDER = 'ACTIVATION = "silu"'
+
+
+LOW_PRECISION: dict[str, dict[str, Any]] = {
+    "fp8": {
+        "fp8_param_gather": False,
+        "first_last_layers_bf16": False,
+        "num_layers_at_start_in_bf16": 0,
+        "num_layers_at_end_in_bf16": 0,
+    },
+    "mxfp8": {"fp8_param_gather": False, "reuse_grad_buf_for_mxfp8_param_ag": False},
+    "nvfp4": {"fp8_param_gather": False},
+}
+"""What the recipe of a number format would do beyond the products: the plan has 16-bit stored weights and
+every layer in the format."""
 
 
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
@@ -80,12 +106,35 @@ def overrides(plan: Plan, request: PlanRequest) -> dict[str, Any]:
                 fields[RENAMED.get(name, f"model.{name}")] = value
     if "model.moe_layer_freq" in fields:
         fields["model.moe_layer_freq"] = [int(kind.moe) for kind in request.model.layer_kinds]
+    if "model.window_size" in fields:
+        fields["model.window_size"] = [int(side) for side in fields["model.window_size"].split(",")]
+    if isinstance(fields.get("model.window_attn_skip_freq"), str):
+        fields["model.window_attn_skip_freq"] = [
+            int(kind.window is not None) for kind in request.model.layer_kinds
+        ]
     fields["dataset.sequence_length"] = request.workload.seq_length
     if plan.precision in MIXED_PRECISION:
         fields["mixed_precision"] = MIXED_PRECISION[plan.precision]
     if plan.pipeline_parallel > 1:
         fields["model.pipeline_dtype"] = "fp16" if plan.precision == "fp16" else "bf16"
     fields["model.vocab_size"] = request.model.vocab_size
+    fields["model.should_pad_vocab"] = True
+    return fields | _state(plan)
+
+
+def _state(plan: Plan) -> dict[str, Any]:
+    """How state is kept: sharded or not, gradients in 16 bits, weights in 16 bits whatever products use.
+
+    Bridge's Adam shards by itself, and its recipes reduce in fp32 and store FP8 weights unless told.
+    """
+    sharded = plan.zero_stage > 0
+    fields: dict[str, Any] = {
+        "ddp.use_distributed_optimizer": sharded,
+        "optimizer.use_distributed_optimizer": sharded,
+        "mixed_precision.grad_reduce_in_fp32": False,
+    }
+    if plan.precision in LOW_PRECISION:
+        fields |= {f"mixed_precision.{name}": value for name, value in LOW_PRECISION[plan.precision].items()}
     return fields
 
 
@@ -105,12 +154,13 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
     )
     steps = [
         "Install megatron-bridge with its containers' dependencies (Transformer Engine).",
-        "`train.py` builds the model from `overrides.txt`; a recipe takes the same lines as CLI overrides.",
+        "`train.py` builds the model from `overrides.txt`; a recipe takes the same lines as CLI overrides",
+        "(but `mixed_precision.*`, which belongs to the object that `train.py` makes of the recipe's name).",
     ]
     notes = ["Parameters of the optimizer and the data set are placeholders: set them in `train.py`."]
     return {
         "overrides.txt": overrides_file(plan, request),
-        "train.py": _TRAIN,
+        "train.py": script(plan, request),
         **common_files(plan, request, launch, steps, notes),
     }
 
@@ -121,77 +171,9 @@ def overrides_file(plan: Plan, request: PlanRequest) -> str:
     return bash_header(plan, request, PROFILE.version) + "\n".join([*lines, ""])
 
 
-_TRAIN = '''"""Train the plan in overrides.txt with Megatron-Bridge. Written by plan-parallel."""
-
-import json
-from pathlib import Path
-
-import torch
-import torch.nn.functional as F
-
-from megatron.bridge.models.gpt_provider import GPTModelProvider
-from megatron.bridge.recipes.utils.optimizer_utils import distributed_fused_adam_with_cosine_annealing
-from megatron.bridge.training.config import (
-    CheckpointConfig,
-    ConfigContainer,
-    DistributedDataParallelConfig,
-    LoggerConfig,
-    MockGPTDatasetConfig,
-    RNGConfig,
-    TokenizerConfig,
-    TrainingConfig,
-)
-from megatron.bridge.training.gpt_step import forward_step
-from megatron.bridge.training.pretrain import pretrain
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def overrides() -> dict:
-    """Read section.field=value lines into {section: {field: value}}."""
-    found: dict = {}
-    for line in Path(__file__).with_name("overrides.txt").read_text().splitlines():
-        if "=" in line and not line.startswith("#"):
-            name, _, value = line.partition("=")
-            section, _, field = name.rpartition(".")
-            found.setdefault(section, {})[field] = json.loads(value)
-    return found
-
-
-def config() -> ConfigContainer:
-    """The run's configuration."""
-    said = overrides()
-    model = dict(said["model"])
-    if "pipeline_dtype" in model:
-        model["pipeline_dtype"] = DTYPES[model["pipeline_dtype"]]
-    if model.get("gated_linear_unit"):
-        model["activation_func"] = F.silu
-    optimizer, scheduler = distributed_fused_adam_with_cosine_annealing(max_lr=3e-4, min_lr=3e-5)
-    for name, value in said.get("optimizer", {}).items():
-        setattr(optimizer, name, value)
-    length = said["dataset"]["sequence_length"]
-    return ConfigContainer(
-        model=GPTModelProvider(**model),
-        train=TrainingConfig(train_iters=100, **said["train"]),
-        optimizer=optimizer,
-        scheduler=scheduler,
-        ddp=DistributedDataParallelConfig(**said.get("ddp", {})),
-        dataset=MockGPTDatasetConfig(
-            random_seed=1234,
-            sequence_length=length,
-            reset_position_ids=False,
-            reset_attention_mask=False,
-            eod_mask_loss=False,
-            num_workers=1,
-        ),
-        logger=LoggerConfig(log_interval=1),
-        tokenizer=TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=model["vocab_size"]),
-        checkpoint=CheckpointConfig(**said.get("checkpoint", {})),
-        rng=RNGConfig(seed=1234),
-        mixed_precision=said[""]["mixed_precision"],
-    )
-
-
-if __name__ == "__main__":
-    pretrain(config=config(), forward_step_func=forward_step)
-'''
+def script(plan: Plan, request: PlanRequest) -> str:
+    """Return ``train.py``: the template with this model's activation."""
+    source = Path(__file__).with_name("train.py.in").read_text(encoding="utf-8")
+    named = ACTIVATIONS[request.model.activation]
+    header = bash_header(plan, request, PROFILE.version)
+    return header + source.replace(PLACEHOLDER, f'ACTIVATION = "{named}"')
