@@ -44,6 +44,8 @@ class LayerSaved(Terms):
     shared_hidden: Any = 0.0
     shared_activation: Any = 0.0
     routing: Any = 0.0
+    unweighted_tokens: Any = 0.0
+    """Tokens sent to experts, before the router's probabilities are applied to them."""
     expert_input: Any = 0.0
     expert_hidden: Any = 0.0
     expert_activation: Any = 0.0
@@ -61,7 +63,7 @@ class LayerActivations:
 
 
 _EXPERT_PARTS = (
-    "routing", "shared_hidden", "shared_activation",
+    "routing", "shared_hidden", "shared_activation", "unweighted_tokens",
     "expert_input", "expert_hidden", "expert_activation", "expert_output",
 )  # fmt: skip
 RECOMPUTE_DROPS: dict[str, dict[str, float]] = {
@@ -78,16 +80,16 @@ RECOMPUTE_DROPS: dict[str, dict[str, float]] = {
     },
     "op": {
         "norms": 1.0, "dropout": 1.0, "attention_scores": 1.0, "keys_values": 0.5, "mlp_hidden": 0.5,
-        "mlp_activation": 1.0, "shared_hidden": 0.5, "shared_activation": 1.0, "expert_input": 0.5,
-        "expert_hidden": 0.5, "expert_activation": 1.0,
+        "mlp_activation": 1.0, "shared_hidden": 0.5, "shared_activation": 1.0, "unweighted_tokens": 1.0,
+        "expert_input": 1.0, "expert_hidden": 1.0, "expert_activation": 1.0,
     },
 }  # fmt: skip
 """Share of each part that a selectively recomputed module does not keep.
 
-Names are Megatron-Core's; ``op`` is torchtitan's per-operator policy (every second matrix product and every
-elementwise result is recomputed, the attention output is kept; eager code also keeps the last product's
-output, as large as the residual, which no backward kernel reads), ``elementwise`` keeps all matrix products
-(MaxText's minimal policy)."""
+Names are Megatron-Core's; ``op`` is torchtitan's per-operator policy (every second plain matrix product, the
+experts' grouped ones and every elementwise result are recomputed, the attention output is kept; eager code
+also keeps the last product's output, as large as the residual, which no backward kernel reads),
+``elementwise`` keeps all matrix products (MaxText's minimal policy)."""
 
 
 def tokens_per_micro_batch(setting: Setting, request: PlanRequest) -> Any:
@@ -217,6 +219,7 @@ def _moe_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
         "shared_hidden": hidden * f_s * tokens,
         "shared_activation": (1.0 if low else 2.0) * f_s * tokens,
         "routing": 12.0 * model.num_experts * tokens,
+        "unweighted_tokens": 2.0 * h * routed * habits.keeps_unweighted_tokens,
         "expert_input": (1.0 if low else 2.0) * h * routed,
         "expert_hidden": hidden * f_e * k * tokens,
         "expert_activation": (1.0 if low else 2.0) * f_e * k * tokens,

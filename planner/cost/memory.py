@@ -23,6 +23,7 @@ from planner.cost.states import (
     MASTER_BYTES,
     LocalParameters,
     StateBytes,
+    bucket_bytes,
     keeps_whole_weights,
     layer_local_parameters,
     load_local_parameters,
@@ -109,7 +110,8 @@ def stage_memory(
         activations_bytes=resident,
         loss_bytes=loss,
         transient_bytes=np.maximum(_transient_bytes(load, setting, request) - loss, 0.0)
-        + _gathered_bytes(load, setting, request),
+        + _gathered_bytes(load, setting, request)
+        + _passing_gradient_bytes(local, setting, request),
         framework_bytes=_framework_bytes(load, setting, request),
     )
     return _with_overheads(memory, setting, request)
@@ -184,6 +186,13 @@ def _gathered_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> 
         gathered * (habits.gathered_units * largest + ends) * habits.weight_bytes
         + largest * MASTER_BYTES * habits.reduced_units
     )
+
+
+def _passing_gradient_bytes(local: LocalParameters, setting: Setting, request: PlanRequest) -> Any:
+    """16-bit gradients that a backward pass leaves until they are added to the fp32 ones, with ZeRO."""
+    if setting.zero_stage == 0 or request.workload.frozen_weights:
+        return 0.0
+    return local.total * bucket_bytes(setting, request.framework.memory)
 
 
 def _framework_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:

@@ -176,15 +176,20 @@ def _spread(count: Any, ranks: Any, setting: Setting, request: PlanRequest) -> S
     habits, stage = request.framework.memory, setting.zero_stage
     gradient, optimizer = _precision_bytes(setting, habits)
     weight = _weight_bytes(setting, request)
-    synchronised = np.where(np.asarray(setting.data_parallel) * setting.context_parallel > 1, 1.0, 0.0)
-    gradients = gradient + synchronised * habits.bucket_gradient_bytes
+    gradients = gradient + (bucket_bytes(setting, habits) if stage == 0 else 0.0)
     if habits.sharded_weights_are_master:
-        return _spread_master(count, ranks, setting, habits)
+        return _spread_master(count, ranks, setting, request)
     return StateBytes(
         weights_bytes=count * weight / (ranks if stage >= 3 else 1),
         gradients_bytes=count * gradients / (ranks if stage >= 2 else 1),
         optimizer_bytes=count * optimizer / (ranks if stage >= 1 else 1),
     )
+
+
+def bucket_bytes(setting: Setting, habits: MemoryHabits) -> Any:
+    """Bytes of a parameter's second gradient for communication: resident, or with ZeRO of a backward pass."""
+    synchronised = np.asarray(setting.data_parallel) * setting.context_parallel > 1
+    return np.where(synchronised, habits.bucket_gradient_bytes, 0.0)
 
 
 def _weight_bytes(setting: Setting, request: PlanRequest) -> float:
@@ -211,21 +216,29 @@ def _precision_bytes(setting: Setting, habits: MemoryHabits) -> tuple[float, flo
     return gradient, optimizer
 
 
-def _spread_master(count: Any, ranks: Any, setting: Setting, habits: MemoryHabits) -> StateBytes:
+def defers_reduction(setting: Setting, request: PlanRequest) -> Any:
+    """Whether gradients of sharded parameters stay whole between the micro-batches of a step."""
+    defers = request.framework.memory.defers_reduction
+    kind = defers == "always" or (defers == "dense" and not request.model.is_moe)
+    return kind & (np.asarray(setting.num_microbatches) > 1)
+
+
+def _spread_master(count: Any, ranks: Any, setting: Setting, request: PlanRequest) -> StateBytes:
     """State where the shard is the fp32 master: from ZeRO-2 on, whole weights are kept besides or gathered.
 
-    Under a pipeline (FSDP2 does not reshard between micro-batches) whole gradients accumulate as well, in the
-    weights' own format, or fp32 ones of a chunk at a time (``piped_gradients``). 72 GB for Llama 70B over 8
-    stages and 4 shards, of which 17.6 each are weights and gradients (NeMo Automodel PR 2673); DeepSeek-V3 on
-    512 GPUs peaks at 57 to 60 GiB (torchtitan PR 2107).
+    Under a pipeline (FSDP2 does not reshard between micro-batches), and wherever the reduction is deferred,
+    whole gradients accumulate as well, in the weights' own format, or fp32 ones of a chunk at a time
+    (``piped_gradients``). 72 GB for Llama 70B over 8 stages and 4 shards, of which 17.6 each are weights and
+    gradients (NeMo Automodel PR 2673); DeepSeek-V3 on 512 GPUs peaks at 57 to 60 GiB (torchtitan PR 2107).
     """
-    stage = setting.zero_stage
+    habits, stage = request.framework.memory, setting.zero_stage
     shared = np.asarray(ranks) > 1
     whole = np.where(keeps_whole_weights(setting) & shared, habits.weight_bytes, 0.0) * (stage >= 2)
     whole_gradients: Any = habits.weight_bytes
     if habits.piped_gradients == "chunk":
         whole_gradients = MASTER_BYTES / np.asarray(setting.virtual_stages)
-    piped = np.where((np.asarray(setting.pipeline_parallel) > 1) & shared, whole_gradients, 0.0)
+    add_up = (np.asarray(setting.pipeline_parallel) > 1) | defers_reduction(setting, request)
+    piped = np.where(add_up & shared, whole_gradients, 0.0)
     shard = ranks if stage >= 2 else 1
     return StateBytes(
         weights_bytes=count * (MASTER_BYTES / shard + whole),

@@ -81,12 +81,15 @@ class LeanSpace:
 
         Of settings that differ only in how a replica's batch is cut into micro-batches, the one with the
         smallest micro-batch stands for all: it never needs more memory, and no rule ties the cut to
-        recompute or sharding.
+        recompute or sharding. Where gradients stay whole between micro-batches, a batch in one piece may need
+        less, so every cut is looked at.
         """
         space = self._space
         rows = self._joined(self._rows.take(chosen), space.work, STATE_OF_WORK)
         rows = self._joined(rows, space.batches, ("data_parallel", "micro_batch"))
-        rows = smallest_cut(self._joined(rows, space.schedules, ("pipeline_parallel",)))
+        rows = self._joined(rows, space.schedules, ("pipeline_parallel",))
+        may_defer = self._request.framework.memory.defers_reduction != "never"
+        rows = rows if may_defer else smallest_cut(rows)
         rows = rows.cross(space.recomputes.codes)
         rows = rows.take(space.admitted(rows, ("recompute",)))
         return rows, least_bytes(rows, self._request)

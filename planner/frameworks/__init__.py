@@ -23,6 +23,7 @@ _PROFILE_MODULES = {
     "pytorch": "pytorch.profile",
     "megatron-deepspeed": "megatron_deepspeed",
     "nemo": "nemo",
+    "automodel": "automodel",
     "llm-foundry": "llm_foundry",
     "paddle": "paddle",
     "primus": "primus",

@@ -101,6 +101,9 @@ class MemoryHabits(BaseModel):
     """Sharded gradients under a pipeline, where the shard is the master. ``whole``: 16-bit gradients of the
     whole stage add up on the GPU and are reduced once a step (FSDP2); ``chunk``: fp32 gradients of one model
     chunk add up over p consecutive micro-batches and are reduced then."""
+    defers_reduction: Literal["never", "dense", "always"] = "never"
+    """Sharded gradients stay whole until the last micro-batch of a step (FSDP with synchronisation off):
+    those of dense models only, or of all."""
     loss_saved_bytes: float = 6.0
     """Per logit, kept until the backward pass."""
     loss_peak_bytes: float = 8.0
@@ -139,6 +142,8 @@ class MemoryHabits(BaseModel):
     """Per token and hidden element that a fully recomputed layer keeps."""
     keeps_expert_output: bool = False
     """The experts' output is kept until the router's probabilities are applied after them."""
+    keeps_unweighted_tokens: bool = False
+    """The router's probabilities are applied before the experts, and both sides of that product are kept."""
     gathered_units: float = 2.0
     """Layers whose whole weights are on the GPU at once under ZeRO-3 (the current one and the prefetched)."""
     reduced_units: float = 2.0
@@ -148,7 +153,8 @@ class MemoryHabits(BaseModel):
     bucket_bytes: float = 0.0
     """Communication buckets of a fixed size, with replicas and without a pipeline. [byte]"""
     bucket_gradient_bytes: float = 0.0
-    """A second, 16-bit gradient kept for communication whenever gradients are synchronised."""
+    """A second, 16-bit gradient for communication whenever gradients are synchronised; with ZeRO it lives
+    only during a backward pass."""
     reserved_over_allocated: float = Field(default=1.04, ge=1)
     context_bytes: float = 0.8e9
     """CUDA context and loaded kernels. [byte]"""

@@ -166,6 +166,25 @@ def test_per_operator_recompute_of_torchtitan():
     assert layer.recomputed / 4096 == approx(4 * 4096 + 4 * 4096 + 2 * 1024 + 4 * 32 + 2 * 14336)
 
 
+def test_per_operator_recompute_repeats_the_products_of_experts():
+    # Kept of a layer of V2-Lite (16 heads of 192 and 128, two shared experts of 1408): input and residual
+    # 2 x 2h; queries 2 x 16 x 192; half of keys and values 16 x 320; output and statistics; latent vectors
+    # 4 x 512 + 2 x 64; the router's 12 x 64; one shared product 2 x 2816. Nothing of the routed experts.
+    request = ask("deepseek-v2-lite", framework="torchtitan")
+    layer = layer_activation_bytes(MOE, Settings(recompute="selective", expert_parallel=8), request)
+    expected = (
+        4 * 2048 + 2 * 16 * 192 + 16 * 320 + 2 * 16 * 128 + 4 * 16 + 4 * 512 + 2 * 64 + 12 * 64 + 2 * 2816
+    )
+    assert layer.recomputed / 4096 == approx(expected)
+
+
+def test_scores_before_the_experts_keep_the_tokens_twice():
+    request = ask("deepseek-v2-lite", framework="torchtitan")
+    after = with_habits(request, keeps_unweighted_tokens=False)
+    both, once = (layer_saved_bytes(MOE, Settings(), one) for one in (request, after))
+    assert both.total - once.total == approx(4096 * 6 * 2 * 2048)  # six copies of each token, 2h bytes each
+
+
 def test_every_dropped_part_exists():
     request = ask("mixtral-8x7b")
     parts = dict(layer_saved_bytes(MOE, Settings(), request).items())

@@ -89,15 +89,17 @@ def test_allocated_memory_of_published_megatron_runs(model, degrees, seq, measur
 
 
 @pytest.mark.parametrize(
-    ("gpus", "batch", "precision", "month", "reserved_bytes"),
+    ("gpus", "batch", "precision", "month", "reserved_bytes", "tolerance"),
     [
-        (128, 2, "bf16", "202412", 62.0 * GIB),  # torchtitan benchmarks; blocks compiled, the loss not yet
-        (128, 2, "fp8", "202412", 61.8 * GIB),
-        (8, 2, "bf16", "202412", 77.0 * GIB),
-        (8, 1, "bf16", "2025", 47.65e9),  # torchao docs, loss compiled
+        (128, 2, "bf16", "202412", 62.0 * GIB, 0.06),  # torchtitan; blocks compiled, the loss not yet
+        (128, 2, "fp8", "202412", 61.8 * GIB, 0.06),
+        (8, 2, "bf16", "202412", 77.0 * GIB, 0.06),
+        (32, 2, "fp8", "202506", 47.96 * GIB, 0.02),  # torchtitan on H200, loss compiled
+        (64, 2, "fp8", "202506", 46.96 * GIB, 0.02),
+        (8, 1, "bf16", "2025", 47.65e9, 0.10),  # torchao docs, loss compiled
     ],
 )
-def test_reserved_memory_of_published_fsdp_runs(gpus, batch, precision, month, reserved_bytes):
+def test_reserved_memory_of_published_fsdp_runs(gpus, batch, precision, month, reserved_bytes, tolerance):
     # Llama 3 8B, sequences of 8192 tokens, per-operator recompute, compiled.
     request = ask("llama-3-8b", {}, 8192, "torchtitan", "h100-sxm-80gb")
     habits = habits_of_run(request.framework.memory, True, month)
@@ -105,7 +107,7 @@ def test_reserved_memory_of_published_fsdp_runs(gpus, batch, precision, month, r
     request = request.model_copy(update={"framework": framework})
     plan = Plan(data_parallel=gpus, zero_stage=3, shard_group_size=gpus, micro_batch=batch,
                 recompute="selective", precision=precision)  # fmt: skip
-    assert memory(plan, request)[0].reserved_bytes == approx(reserved_bytes, rel=0.06)
+    assert memory(plan, request)[0].reserved_bytes == approx(reserved_bytes, rel=tolerance)
 
 
 def test_old_megatron_without_fused_attention():
@@ -289,3 +291,15 @@ def test_published_runs_of_in_house_frameworks_are_legal_and_fit(
         ),
     )  # fmt: skip
     assert check(with_stages(Plan(**plan), known), request) == ()
+
+
+def test_with_zero_the_second_gradient_of_nanotron_lives_in_the_backward_pass_only():
+    request = ask("llama-3-8b", {}, 4096, "nanotron", "h100-sxm-80gb")
+    resident, passing = (
+        memory(Plan(data_parallel=8, zero_stage=stage, shard_group_size=8 if stage else 1), request)[0]
+        for stage in (0, 1)
+    )
+    parameters = resident.weights_bytes / 2
+    assert resident.gradients_bytes == approx(6 * parameters)
+    assert passing.gradients_bytes == approx(4 * parameters)
+    assert passing.transient_bytes - resident.transient_bytes == approx(2 * parameters)

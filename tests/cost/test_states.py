@@ -47,6 +47,8 @@ def whole(request: PlanRequest) -> ChunkLoad:
         ("torchtitan", "bf16", 3, 16 / 16),
         ("torchtitan", "bf16", 2, 2 + 16 / 16),  # whole 16-bit weights stay
         ("megatron-deepspeed", "bf16", 1, 8 + 12 / 16),
+        ("nanotron", "bf16", 0, 20.0),  # a 16-bit gradient for the all-reduce beside the fp32 one
+        ("nanotron", "bf16", 1, 6 + 12 / 16),
     ],
 )
 def test_bytes_per_parameter(framework, precision, stage, expected):
@@ -62,6 +64,22 @@ def test_fsdp_under_a_pipeline_keeps_whole_weights_and_gradients():
     assert state.weights_bytes == approx(4 / 16 + 2)
     assert state.gradients_bytes == approx(4 / 16 + 2)
     assert state.optimizer_bytes == approx(8 / 16)
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "micro_batches", "whole_bytes"),
+    [
+        ("automodel", "llama-3-8b", 4, 2),
+        ("automodel", "llama-3-8b", 1, 0),  # nothing to add up
+        ("automodel", "gpt-oss-120b", 4, 0),
+        ("accelerate", "mixtral-8x7b", 4, 2),
+        ("torchtitan", "llama-3-8b", 4, 0),
+    ],
+)
+def test_deferred_reduction_keeps_whole_gradients(framework, model, micro_batches, whole_bytes):
+    setting = Settings(data_parallel=16, shard_group_size=16, zero_stage=3, num_microbatches=micro_batches)
+    state = state_bytes(LocalParameters(1.0), setting, ask(model, framework))
+    assert state.gradients_bytes == approx(4 / 16 + whole_bytes)
 
 
 def test_context_ranks_are_replicas_and_experts_have_their_own():

@@ -21,7 +21,7 @@ from planner.spec import Cluster, FrameworkProfile, Model, Plan, PlanRequest, St
 CASES = Path(__file__).parent.parent / "data" / "cases.jsonl"
 
 FRAMEWORKS = (
-    ("mbridge", "megatron-bridge"), ("nemo-", "nemo"), ("nemorl", "megatron"), ("automodel", "torchtitan"),
+    ("mbridge", "megatron-bridge"), ("nemo-", "nemo"), ("nemorl", "megatron"), ("automodel", "automodel"),
     ("titan", "torchtitan"), ("touchnet", "torchtitan"), ("nanotron", "nanotron"), ("ds-", "deepspeed"),
     ("lf-", "deepspeed"), ("openrlhf", "deepspeed"), ("axolotl-2989", "accelerate"), ("axolotl", "deepspeed"),
     ("xtuner", "deepspeed"), ("qwenvl", "deepspeed"), ("linly", "deepspeed"), ("s1-", "accelerate"),
@@ -54,7 +54,7 @@ HBM_BYTES = {"TPU v3": 16 * 2.0**30, "A40": 46e9}
 EAGER_LOSS_BYTES = 14.0
 """Bytes of a logit at the peak of an uncompiled loss: 16-bit logits, fp32 copy, log-softmax, gradient.
 torchtitan compiles only when asked to; the planner's profile lies between."""
-COMPILED_LOSS_BYTES = 8.0
+COMPILED_LOSS_BYTES = 6.0
 """The same compiled."""
 COMPILES_THE_LOSS = ("titan-1610", "titan-1789", "titan-1993", "titan-820")
 """Cases that run torchtitan's own DeepSeek file, which compiles the loss, or float8, which is compiled."""
@@ -176,14 +176,12 @@ def _profile(case_id: str, raw: dict[str, Any], plan: Plan) -> FrameworkProfile:
     changes: dict[str, Any] = {}
     if re.match("fused|TE fused|chunked", str(raw.get("loss"))):
         changes |= {"loss_saved_bytes": 0.0, "loss_peak_bytes": 0.0, "parallel_loss_bytes": 0.0}
-    elif profile.name == "torchtitan" and case_id.startswith(COMPILES_THE_LOSS):
+    elif profile.name == "torchtitan" and (raw.get("compile") or case_id.startswith(COMPILES_THE_LOSS)):
         changes["loss_peak_bytes"] = COMPILED_LOSS_BYTES
     elif case_id.startswith("titan") and not raw.get("compile"):
         changes |= {"loss_peak_bytes": EAGER_LOSS_BYTES, "parallel_loss_bytes": PARALLEL_LOSS_BYTES}
     if raw.get("moments") == "bf16":
         changes["optimizer_bytes"] = 8.0
-    if case_id.startswith("automodel"):
-        changes |= {"reported": "allocated", "reported_unit_bytes": 2.0**30}
     return profile.model_copy(update={"memory": profile.memory.model_copy(update=changes)})
 
 
@@ -299,9 +297,9 @@ def _zero_stage(raw: dict[str, Any], case_id: str) -> int:
         return 3
     if _framework(case_id) == "accelerate" and raw.get("dp_shard") == 1:
         return 0
-    default = {"torchtitan": 3, "megatron": 1, "megatron-bridge": 1, "nemo": 1, "accelerate": 0}
-    stage = raw.get("zero", default.get(raw.get("framework") or _framework(case_id), 0))
-    return int(stage)
+    framework = raw.get("framework") or _framework(case_id)
+    default = {"torchtitan": 3, "automodel": 3, "megatron": 1, "megatron-bridge": 1, "nemo": 1}
+    return int(raw.get("zero", default.get(framework, 0)))
 
 
 def _recompute(raw: dict[str, Any]) -> tuple[Any, tuple[str, ...]]:

@@ -241,28 +241,14 @@ TRUTHS: dict[str, list[Truth]] = {
 }  # fmt: skip
 
 LENGTH_IS_A_CAP = "The length is the cap of a sample; the batches that ran were shorter."
-SELECTIVE_EXPERTS = (
-    "Selective recompute of that torchtitan version kept no expert activations; "
-    "later ones, and the planner, do."
-)
-
 DISAGREE: dict[tuple[str, int], str] = {
     ("openrlhf-851-70b-zero2", 1): LENGTH_IS_A_CAP,
     ("s1-13-32b-8vs16", 1): LENGTH_IS_A_CAP,
     ("automodel-2394-gptoss120b-gb200", 4): (
         "Twice the micro-batch of another row and no more memory: probably a loss fused with the head."
     ),
-    ("titan-1610-dsv3-16b-lbs8", 0): SELECTIVE_EXPERTS,
-    ("titan-1610-dsv3-16b-lbs8", 1): SELECTIVE_EXPERTS,
-    ("automodel-2673-70b-attempts", 5): (
-        "Automodel keeps whole gradients between accumulation steps without a pipeline too; "
-        "torchtitan's profile does not."
-    ),
     ("modelzoo-7-qwen3-30b-8b200", 0): (
         "Token dispatch took most of the run's step; the planner prices it at the link's speed."
-    ),
-    ("nanotron-261-1b-zero0-zero1", 1): (
-        "6.5 bytes a parameter were measured: with ZeRO-1 no 16-bit gradient stays beside the fp32 one."
     ),
 }
 """Case and configuration where the planner is known to be wrong, with the reason."""

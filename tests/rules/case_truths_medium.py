@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from case_truths import HOST, SELECTIVE_EXPERTS, Truth, out_of_memory
+from case_truths import HOST, Truth, out_of_memory
 
 THREE_RANKS = {"tp": 3, "heads": 24, "ffn": 12288, "lift_domain": True}
 SEQUENCE = "sequence_divides_over_sequence_ranks"
@@ -70,8 +70,7 @@ MEDIUM_OUT_OF_REACH: dict[str, str] = {
 
 MEDIUM_REASONS: dict[str, str] = {
     "automodel-2609-qwen3-logits": "The sequence length is not stated; the model's own was assumed.",
-    "titan-1789-dsv3-16b": SELECTIVE_EXPERTS,
-    "titan-1993-dsv3-16b-b200": "The prediction is within 2 % of the GPU's memory.",
+    "titan-1789-dsv3-16b": "The lowered micro-batch is not stated (7 would meet the peak); 4 was assumed.",
     "mbridge-offload-30ba3b": "Neither GPUs, batch nor sequence are stated.",
     "titan-820-fp8-ac-abs": "The run had a defect that saved copies of the weights, as the case says.",
     "mlm-1031-70b-128h100": "Neither recompute nor sequence length are stated for this row.",

@@ -27,7 +27,13 @@ TIME = TimeHabits(
     straggler_per_doubling=0.0018,
 )
 
-MEMORY = MemoryHabits(sharded_weights_are_master=True, loss_saved_bytes=6.0, loss_peak_bytes=14.0)
+MEMORY = MemoryHabits(
+    sharded_weights_are_master=True,
+    # ``no_sync`` between accumulation steps unless ``sync_each_batch`` is set: whole gradients add up.
+    defers_reduction="always",
+    loss_saved_bytes=6.0,
+    loss_peak_bytes=14.0,
+)
 
 LIMITS = Limits(
     schedules=("none",),
