@@ -95,6 +95,15 @@ def optimizer_offload_time(local: LocalParameters, setting: Setting, request: Pl
     return moved / request.cluster.accelerator.host.pcie_bytes_per_s
 
 
+def tail_time(
+    local: LocalParameters, setting: Setting, request: PlanRequest, forward_s: Any, backward_s: Any
+) -> Any:
+    """Everything that follows the last backward pass. [s]; see ``data_parallel_time`` for the parameters."""
+    exchanged = data_parallel_time(local, setting, request, forward_s, backward_s)
+    updated = optimizer_time(local, setting, request) + optimizer_offload_time(local, setting, request)
+    return exchanged + updated
+
+
 def owned_parameters(local: LocalParameters, setting: Setting) -> Any:
     """Parameters whose optimizer state this rank keeps. [1]."""
     if setting.zero_stage == 0:

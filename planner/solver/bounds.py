@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from planner.cost.data_parallel import data_parallel_time, optimizer_offload_time, optimizer_time
+from planner.cost.data_parallel import tail_time
 from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.setting import Settings
 from planner.cost.stage import V_SHAPED, ChunkLoad
@@ -231,6 +231,32 @@ def _in(rows: Rows, schedules: Any) -> Any:
     return np.isin(rows.values("schedule"), sorted(schedules))
 
 
+def bound_with_tail(
+    rows: Rows, work: WorkTimes, pipeline: PipelineBound, floor: Floats, request: PlanRequest
+) -> tuple[Floats, Floats]:
+    """Lower bound of the makespan and what follows it, over every layout, and of the latter alone. [s].
+
+    Parameters
+    ----------
+    floor
+        Another lower bound of the makespan of every layout. [s]
+
+    Notes
+    -----
+    Of both sorts of layouts the better one counts. The tail also follows the floor T': a busiest rank that
+    works U' > U exposes at most 2 (U' - U) less (``tail_bound``), and U' beyond T'/m makes m U' the makespan.
+    """
+    m = rows.values("num_microbatches")
+    tail = tail_bound(rows, work, pipeline.busiest.least, request)
+    others = pipeline.others.copy()
+    low = np.flatnonzero((others < pipeline.least + tail) & (m > 1))
+    others[low] += tail_bound(rows.take(low), work.take(low), pipeline.busiest.second[low], request)
+    spread = np.minimum(pipeline.least + tail, others)
+    floor = np.maximum(floor, pipeline.floor)
+    hidden = 2.0 * np.maximum(floor / m - pipeline.busiest.least, 0.0)
+    return np.maximum(spread, floor + np.maximum(tail - hidden, 0.0)), tail
+
+
 def tail_bound(rows: Rows, work: WorkTimes, busiest: Floats, request: PlanRequest) -> Floats:
     """Lower bound of synchronisation and optimizer where the busiest rank works ``busiest``. [s].
 
@@ -291,6 +317,4 @@ def _tail(
     load: ChunkLoad, setting: Settings, request: PlanRequest, forward_s: Any, backward_s: Any
 ) -> Floats:
     local = load_local_parameters(load, setting, request)
-    after = data_parallel_time(local, setting, request, forward_s, backward_s)
-    after = after + optimizer_time(local, setting, request)
-    return np.asarray(after + optimizer_offload_time(local, setting, request))
+    return np.asarray(tail_time(local, setting, request, forward_s, backward_s))

@@ -14,7 +14,7 @@ With several kinds of layer the smallest figure stands for each: a lower bound o
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -121,6 +121,36 @@ def fits_somehow(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
     return fits_and_first(rows, request)[0]
 
 
+def fits_widest(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
+    """Whether memory allows some layout when all replicas share one copy of the state; False is proven.
+
+    A smaller sharding group never needs less, so a setting that fails fails with every group.
+    """
+    fits = np.ones(len(rows), dtype=bool)
+    for chosen, setting in settings_by_category(rows):
+        replicas = np.asarray(setting.data_parallel) * setting.context_parallel
+        fits[chosen] = _room(replace(setting, shard_group_size=replicas), request)[0]
+    return fits
+
+
+def holds_one_layer(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
+    """Whether one micro-batch of one layer fits beside nothing else; False is proven, True is not.
+
+    Rows are those of ``Space.work``: what is not fixed yet takes the value that needs the least. State,
+    communicators and the pipeline's messages count as nothing, and the kind of layer and of recompute that
+    needs the least stands for all.
+    """
+    least = np.full(len(rows), np.inf)
+    for recompute in ("none", "selective", "full"):
+        for chosen, setting in settings_by_category(rows, recompute=recompute):
+            for kind in dict.fromkeys(request.model.layer_kinds):
+                load = ChunkLoad({kind: 1}, int(recompute != "none"))
+                memory = stage_memory(load, setting, request, 0)
+                needed = memory.activations_bytes + memory.transient_bytes
+                least[chosen] = np.minimum(least[chosen], needed)
+    return least <= request.cluster.usable_hbm_bytes
+
+
 def fits_and_first(rows: Rows, request: PlanRequest) -> tuple[npt.NDArray[np.bool_], Floats]:
     """Whether memory allows some layout of each setting, and the least recompute that it takes.
 
@@ -134,14 +164,19 @@ def fits_and_first(rows: Rows, request: PlanRequest) -> tuple[npt.NDArray[np.boo
     """
     fits, first = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
     for chosen, setting in settings_by_category(rows):
-        memory = rank_memory(setting, request)
-        room = most_layers(setting, request, memory)
-        p = np.asarray(setting.pipeline_parallel)
-        free = p * (request.cluster.usable_hbm_bytes - memory.fixed) - memory.first_end - memory.last_end
-        enough = np.sum(room, axis=0) >= request.model.num_layers
-        fits[chosen] = np.all(room >= 0, axis=0) & enough & (memory.model <= free * (1 + 1e-9))
+        fits[chosen], memory, room = _room(setting, request)
         first[chosen] = _least_first(setting, request, memory, room)
     return fits, first
+
+
+def _room(setting: Settings, request: PlanRequest) -> tuple[npt.NDArray[np.bool_], RankMemory, Floats]:
+    """Whether all ranks together could hold the model, and how many layers each one could hold."""
+    memory = rank_memory(setting, request)
+    room = most_layers(setting, request, memory)
+    p = np.asarray(setting.pipeline_parallel)
+    free = p * (request.cluster.usable_hbm_bytes - memory.fixed) - memory.first_end - memory.last_end
+    enough = np.sum(room, axis=0) >= request.model.num_layers
+    return np.all(room >= 0, axis=0) & enough & (memory.model <= free * (1 + 1e-9)), memory, room
 
 
 def _least_first(setting: Settings, request: PlanRequest, memory: RankMemory, room: Floats) -> Floats:

@@ -1,8 +1,10 @@
-"""Layouts worth pricing first, and all layouts where a framework can write down only a few.
+"""Which layouts of a setting's layers the solver looks at, as arrays [layout, stage] in the data's order.
 
-The solver's layouts: one chunk a rank may hold any number of layers. With several chunks a rank, every
-stage but the first and the last holds q or q + 1 layers, q = layers / stages rounded down (at least 1), and
-these two at most q + 1: relief at the ends, as frameworks offer it.
+One chunk a rank may hold any number of layers. With several chunks, every stage but the first and the last
+holds q or q + 1 layers, q = layers / stages rounded down (at least 1), and these two at most q + 1. Where
+that leaves more layouts than can be priced one by one, ranks are loaded alike: in each round of chunks all
+hold the same number of layers, the larger rounds stand together, and only the first and the last stage may
+hold fewer (relief for embedding and loss). Uneven chunks elsewhere make ranks wait for each other.
 """
 
 from __future__ import annotations
@@ -10,10 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from planner.solver.price import SettingPrice
 
+Counts = npt.NDArray[np.int64]
 MOST_STAGES = 512
 """Stages of the longest pipeline whose layouts are counted."""
+MOST_LAYOUTS = 64
+"""Up to so many layouts of one setting are all priced."""
 
 
 def counts_allowed(price: SettingPrice, stage: int) -> tuple[int, int]:
@@ -23,27 +31,37 @@ def counts_allowed(price: SettingPrice, stage: int) -> tuple[int, int]:
         return 1, layers - stages + 1
     least = layers // stages
     if stage in (0, stages - 1):
-        return (1 if price.request.framework.limits.uneven_stages != "any" else 0), least + 1
+        return _least_at_ends(price), least + 1
     return max(least, 1), least + 1
 
 
-def framework_layouts(price: SettingPrice) -> Iterator[tuple[int, ...]] | None:
-    """Every layout that a framework with ``even`` or ``ends`` can write; None where any layout goes."""
+def _least_at_ends(price: SettingPrice) -> int:
+    return 1 if price.request.framework.limits.uneven_stages != "any" else 0
+
+
+def every_layout(price: SettingPrice) -> Counts | None:
+    """Every layout of the solver's space, None where one chunk a rank leaves too many to list."""
+    layers, p, v = price.request.model.num_layers, price.p, price.v
+    if p == 1:
+        return np.array([[layers]])
     uneven = price.request.framework.limits.uneven_stages
-    if price.p == 1 or uneven == "any":
-        return None if price.p > 1 and uneven == "any" else iter([_one_rank(price)])
-    return _even_or_ends(price, ends=uneven == "ends")
+    if uneven != "any":
+        return _even_or_ends(layers, p, v, uneven == "ends", tuple(rank for rank, _ in price.order))
+    listed = _listed(tuple(counts_allowed(price, stage) for stage in range(len(price.order))), layers)
+    if listed is None and v > 1:
+        rounds = equal_rounds(layers, p, v, _least_at_ends(price))
+        return rounds if len(rounds) else None
+    return listed
 
 
-def all_layouts(price: SettingPrice, most: int) -> Iterator[tuple[int, ...]] | None:
-    """Every layout of the solver's space, None when there are more than ``most``."""
-    ranges = tuple(counts_allowed(price, stage) for stage in range(len(price.order)))
-    if len(ranges) > MOST_STAGES or _number(ranges, price.request.model.num_layers) > most:
+@lru_cache(maxsize=512)
+def _listed(ranges: tuple[tuple[int, int], ...], layers: int) -> Counts | None:
+    """Every way to choose one count in each range with the sum ``layers``, None beyond ``MOST_LAYOUTS``."""
+    if len(ranges) > MOST_STAGES or _number(ranges, layers) > MOST_LAYOUTS:
         return None
-    return _fill(ranges, price.request.model.num_layers)
+    return _array(_fill(ranges, layers), len(ranges))
 
 
-@lru_cache(maxsize=4096)
 def _number(ranges: tuple[tuple[int, int], ...], layers: int) -> int:
     """Ways to choose one count in each range with the sum ``layers``."""
     ways = [1, *([0] * layers)]
@@ -67,12 +85,44 @@ def _fill(ranges: tuple[tuple[int, int], ...], layers: int) -> Iterator[tuple[in
             yield (count, *counts)
 
 
-def _one_rank(price: SettingPrice) -> tuple[int, ...]:
-    return (price.request.model.num_layers,)
+@lru_cache(maxsize=512)
+def equal_rounds(layers: int, p: int, v: int, least_at_ends: int) -> Counts:
+    """Layouts whose ranks hold equal chunks, but for fewer layers in the first and the last stage.
+
+    Parameters
+    ----------
+    least_at_ends
+        Fewest layers of these two.
+    """
+    return _array(_rounds(layers, p, v, least_at_ends), p * v)
 
 
-def _even_or_ends(price: SettingPrice, ends: bool) -> Iterator[tuple[int, ...]]:
-    layers, p, v = price.request.model.num_layers, price.p, price.v
+def _rounds(layers: int, p: int, v: int, least_at_ends: int) -> Iterator[tuple[int, ...]]:
+    per_rank = max(-(-layers // p), v)
+    while p * per_rank - layers <= 2 * (per_rank // v + 1 - least_at_ends):
+        small, larger = divmod(per_rank, v)
+        relief = p * per_rank - layers
+        for before in range(v - larger + 1 if larger else 1):
+            rounds = [small + (before <= chunk < before + larger) for chunk in range(v)]
+            for first in range(min(relief, rounds[0] - least_at_ends) + 1):
+                last = relief - first
+                if last <= rounds[-1] - least_at_ends:
+                    counts = [held for held in rounds for _ in range(p)]
+                    counts[0] -= first
+                    counts[-1] -= last
+                    yield tuple(counts)
+        per_rank += 1
+
+
+@lru_cache(maxsize=512)
+def _even_or_ends(layers: int, p: int, v: int, ends: bool, ranks: tuple[int, ...]) -> Counts:
+    """Layouts that a framework can write which spreads evenly, or sets the first and the last rank apart."""
+    return _array(_even_or_ends_of(layers, p, v, ends, ranks), p * v)
+
+
+def _even_or_ends_of(
+    layers: int, p: int, v: int, ends: bool, ranks: tuple[int, ...]
+) -> Iterator[tuple[int, ...]]:
     if layers % v:
         return
     per_chunk = layers // v
@@ -83,8 +133,12 @@ def _even_or_ends(price: SettingPrice, ends: bool) -> Iterator[tuple[int, ...]]:
     for middle in range(1, per_chunk) if p > 2 else (1,):
         rest = per_chunk - (p - 2) * middle
         for first in range(1, rest):
-            ranks = [first, *([middle] * (p - 2)), rest - first]
-            yield tuple(ranks[rank] for rank, _ in price.order)
+            held = [first, *([middle] * (p - 2)), rest - first]
+            yield tuple(held[rank] for rank in ranks)
+
+
+def _array(layouts: Iterator[tuple[int, ...]], stages: int) -> Counts:
+    return np.array(list(layouts), dtype=np.int64).reshape(-1, stages)
 
 
 def near_even(price: SettingPrice) -> tuple[int, ...]:

@@ -14,8 +14,9 @@ from math import inf
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from planner.cost.data_parallel import data_parallel_time, optimizer_offload_time, optimizer_time
+from planner.cost.data_parallel import tail_time
 from planner.cost.memory import DOUBLE_MODEL, stage_memory
 from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.schedule import Timeline, simulate
@@ -23,6 +24,8 @@ from planner.cost.setting import Settings
 from planner.cost.stage import ChunkLoad, spread_recomputed, stage_order
 from planner.cost.states import load_local_parameters
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
+from planner.solver.first_chains import ChainPool
+from planner.solver.scale import ROUND_OFF
 from planner.solver.tables import WorkTimes
 from planner.spec.model import LayerKind
 from planner.spec.plan import Plan, Schedule, StagePlan
@@ -44,8 +47,16 @@ class Layout:
 class SettingPrice:
     """Prices layouts of one setting."""
 
-    def __init__(self, values: dict[str, Any], work: WorkTimes, index: int, request: PlanRequest) -> None:
+    def __init__(
+        self,
+        values: dict[str, Any],
+        work: WorkTimes,
+        index: int,
+        request: PlanRequest,
+        chains: ChainPool | None = None,
+    ) -> None:
         self.values = values
+        self.chains = ChainPool() if chains is None else chains
         self.request = request
         self.setting = Settings(**values)
         self.p: int = values["pipeline_parallel"]
@@ -85,6 +96,10 @@ class SettingPrice:
         merged = _merged(chunk for rank in ranks for chunk in loads[rank])
         return self.finish(makespan, self.tail(merged, forward_s, backward_s))
 
+    def learn(self, layout: Layout) -> None:
+        """Keep the longest chain of the layout for the bounds of others."""
+        self.chains.learn(self.schedule, self._matrices(self.loads(layout)), self.m)
+
     def _timeline(self, *matrices: list[list[float]]) -> Timeline:
         """The simulated schedule; settings that differ only in sharding share it."""
         frozen = tuple(tuple(tuple(row) for row in matrix) for matrix in matrices)
@@ -93,26 +108,80 @@ class SettingPrice:
     def tail(self, load: ChunkLoad, forward_s: float, backward_s: float) -> float:
         """Synchronisation and optimizer of the pace-setting rank. [s]."""
         local = load_local_parameters(load, self.setting, self.request)
-        exposed = data_parallel_time(local, self.setting, self.request, forward_s, backward_s)
-        exposed = exposed + optimizer_time(local, self.setting, self.request)
-        return float(exposed + optimizer_offload_time(local, self.setting, self.request))
+        return float(tail_time(local, self.setting, self.request, forward_s, backward_s))
 
-    def makespan_bound(self, layers: tuple[int, ...]) -> float:
-        """Step time of the layout at least, without recompute. [s].
+    def bounds(
+        self, layouts: npt.NDArray[np.int64], tail_s: float, busiest_s: float
+    ) -> npt.NDArray[np.float64]:
+        """Step time of layouts [layout, stage] at least: their longest known chain, and what follows. [s].
 
-        m times the work of a rank, and the way of the first micro-batch to it and of the last one back where
-        a backward pass is one operation: through all ranks before it, or through their first chunks.
+        Parameters
+        ----------
+        tail_s, busiest_s
+            Lower bound of what follows where the busiest rank works ``busiest_s`` a micro-batch. One that
+            works longer by x exposes at most 2 x less (``bounds.tail_bound``).
+        """
+        passes = self._stage_passes(layouts)
+        work = np.sum(passes, axis=2) @ self._on_rank.T
+        hidden = 2.0 * np.maximum(np.max(work, axis=1) - busiest_s, 0.0)
+        after = np.maximum(tail_s - hidden, 0.0) * (1 - ROUND_OFF)
+        return np.asarray((self._makespans(passes) + after + self._fixed_s) * self._growth)
+
+    @cached_property
+    def _on_rank(self) -> npt.NDArray[np.float64]:
+        """1 where a stage is on a rank, as [rank, stage]."""
+        return np.array([[rank == own for rank, _ in self.order] for own in range(self.p)], dtype=float)
+
+    def tails(self, layouts: npt.NDArray[np.int64]) -> Any:
+        """What each layout's pace-setting rank adds to the step after the makespan, the least of equals. [s].
+
+        Synchronisation and optimizer; exact without recompute; 0 with it and where two ranks are averaged.
+        """
+        if self.values["recompute"] != "none" or self.schedule in BIDIRECTIONAL:
+            return 0.0
+        on_rank = self._on_rank
+        passes = np.einsum("lsf,rs->flr", self._stage_passes(layouts), on_rank)
+        held = {kind: counts @ on_rank.T for kind, counts in self._kinds_held(layouts).items()}
+        first, last = on_rank[:, 0], on_rank[:, -1]
+        load = ChunkLoad(held, 0, first, last, last * self.request.model.mtp_depth)
+        local = load_local_parameters(load, self.setting, self.request)
+        tails = tail_time(local, self.setting, self.request, passes[0], passes[1] + passes[2])
+        busy = np.sum(passes, axis=0)
+        sets_pace = busy >= np.max(busy, axis=1, keepdims=True) * (1 - ROUND_OFF)
+        return self._growth * np.min(np.where(sets_pace, tails, np.inf), axis=1)
+
+    def _kinds_held(self, layouts: npt.NDArray[np.int64]) -> dict[LayerKind, npt.NDArray[np.int64]]:
+        """Layers of each kind as [layout, stage]."""
+        stops = np.cumsum(layouts, axis=1)
+        held = {}
+        for kind in self.kinds:
+            before = np.cumsum([0, *(own == kind for own in self.request.model.layer_kinds)])
+            held[kind] = before[stops] - before[stops - layouts]
+        return held
+
+    def makespan_bounds(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Step time of layouts [layout, stage] at least, without recompute: the longest known chain. [s]."""
+        makespan = self._makespans(self._stage_passes(layouts))
+        return np.asarray((makespan + self._fixed_s) * self._growth)
+
+    def _makespans(self, passes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Longest known chain of each layout. [s].
+
         Two-way schedules average two ranks, so the mean of all ranks stands for the busiest.
         """
-        loads = self.loads(Layout(layers, (0,) * self.p))
-        times = [[sum(self.chunk_phases(load)) for load in chunks] for chunks in loads]
-        work = [sum(chunks) for chunks in times]
         if self.schedule in BIDIRECTIONAL:
-            return self.finish(self.m * sum(work) / self.p, 0.0)
-        way = [0.0] * self.p
-        if self.schedule in ("1f1b", "gpipe", "interleaved"):
-            way = [sum(chunks[0] for chunks in times[:rank]) for rank in range(self.p)]
-        return self.finish(max(self.m * own + before for own, before in zip(work, way, strict=True)), 0.0)
+            return np.asarray(self.m * np.sum(passes, axis=(1, 2)) / self.p)
+        chains = self.chains.matrix(self.schedule, self.p, self.v, self.m)
+        return np.asarray(np.max(passes.reshape(len(passes), -1) @ chains.T, axis=1))
+
+    def _stage_passes(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Forward, input-gradient and weight-gradient seconds as [layout, stage, phase]."""
+        passes = np.zeros((*layouts.shape, 3)) + np.array(self.engine[:3])
+        for kind, held in self._kinds_held(layouts).items():
+            passes += held[:, :, None] * np.array(self.kinds[kind][:3])
+        passes[:, 0] += self.first[:3]
+        passes[:, -1] += self.last[:3]
+        return np.asarray(passes)
 
     def finish(self, makespan_s: float, tail_s: float) -> float:
         """The step of a pipeline's makespan and what follows it. [s]."""
@@ -273,9 +342,14 @@ class SettingPrice:
             found[kind] = found.get(kind, 0) + 1
         return found
 
-    def _matrices(self, loads: list[list[ChunkLoad]]) -> tuple[list[list[float]], ...]:
+    def _matrices(
+        self, loads: list[list[ChunkLoad]]
+    ) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
         phases = [[self.chunk_phases(load) for load in chunks] for chunks in loads]
-        return tuple([[phase[index] for phase in chunks] for chunks in phases] for index in range(3))
+        forward, inputs, weights = (
+            [[phase[index] for phase in chunks] for chunks in phases] for index in range(3)
+        )
+        return forward, inputs, weights
 
     def chunk_phases(self, load: ChunkLoad) -> tuple[float, float, float]:
         """Forward, input-gradient (recompute included) and weight-gradient time of a chunk. [s]."""

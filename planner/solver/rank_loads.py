@@ -9,7 +9,7 @@ from math import floor
 
 import numpy as np
 
-from planner.cost.data_parallel import data_parallel_time, optimizer_offload_time, optimizer_time
+from planner.cost.data_parallel import tail_time
 from planner.cost.memory import stage_memory
 from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.stage import ChunkLoad
@@ -105,9 +105,7 @@ def _tails(price: SettingPrice, ends: Ends, kinds: list[Kinds]) -> Floats:
     forward = forward + price.v * price.engine[0]
     backward = backward + price.v * (price.engine[1] + price.engine[2])
     local = load_local_parameters(load, price.setting, price.request)
-    tail = data_parallel_time(local, price.setting, price.request, forward, backward)
-    tail = tail + optimizer_time(local, price.setting, price.request)
-    tail = tail + optimizer_offload_time(local, price.setting, price.request)
+    tail = tail_time(local, price.setting, price.request, forward, backward)
     return np.asarray(np.broadcast_to(tail, (len(kinds),)))
 
 

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from planner.cost.layer_comm import PAIRED_SCHEDULES
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
-from planner.solver.bounds import PipelineBound, pipeline_bound, tail_bound, with_recompute
-from planner.solver.capacity import busiest_recomputing, fits_and_first
+from planner.solver.bounds import bound_with_tail, pipeline_bound, with_recompute
+from planner.solver.capacity import busiest_recomputing, fits_and_first, fits_widest, holds_one_layer
+from planner.solver.chains import chain_bound
 from planner.solver.space import Codes, Rows, Space
 from planner.solver.tables import (
     Floats,
@@ -32,32 +33,57 @@ from planner.spec.request import PlanRequest
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """Lower bounds of settings over all their layouts. [s]."""
+
+    step_s: Floats
+    tail_s: Floats
+    """What follows the makespan where the busiest rank works ``busiest_s``."""
+    busiest_s: Floats
+    """Of a micro-batch."""
+
+    def take(self, chosen: npt.NDArray[Any]) -> Bounds:
+        """Those of some settings."""
+        return Bounds(self.step_s[chosen], self.tail_s[chosen], self.busiest_s[chosen])
+
+    def put(self, chosen: npt.NDArray[Any], other: Bounds) -> None:
+        """Replace those of some settings."""
+        self.step_s[chosen], self.tail_s[chosen] = other.step_s, other.tail_s
+        self.busiest_s[chosen] = other.busiest_s
+
+
+@dataclass(frozen=True)
 class Candidates:
-    """Settings with a lower bound of each one's step time over all its layouts. [s]."""
+    """Settings with lower bounds."""
 
     rows: Rows
-    bound_s: Floats
+    bounds: Bounds
     work: WorkTimes
 
-    def take(self, chosen: npt.NDArray[Any]) -> Candidates:
-        """Some of the candidates."""
-        return Candidates(self.rows.take(chosen), self.bound_s[chosen], self.work.take(chosen))
+    @property
+    def bound_s(self) -> Floats:
+        """Lower bound of each one's step time over all its layouts. [s]."""
+        return self.bounds.step_s
 
 
 @dataclass(frozen=True)
 class _Partial:
-    """Settings that grow: the work row each came from, its phases, and what is added to a makespan."""
+    """Settings that grow: the work row each came from, its phases, and what is added to a makespan.
+
+    ``floor`` is a lower bound of the makespan whatever memory forces. [s]
+    """
 
     rows: Rows
     source: Codes
     work: WorkTimes
+    floor: Floats
     fixed: Floats
     growth: Floats
 
     def take(self, chosen: npt.NDArray[Any]) -> _Partial:
         """Some of them, in this order."""
         return _Partial(
-            self.rows.take(chosen), self.source[chosen], self.work.take(chosen),
+            self.rows.take(chosen), self.source[chosen], self.work.take(chosen), self.floor[chosen],
             self.fixed[chosen], self.growth[chosen],
         )  # fmt: skip
 
@@ -69,9 +95,13 @@ class _Partial:
         """Step time of a makespan with what follows it. [s]."""
         return (makespan + self.fixed) * self.growth
 
-    def below(self, makespan: Floats, limit_s: float) -> _Partial:
-        """Those whose step does not exceed the limit."""
-        return self.take(np.flatnonzero(self.step(makespan) <= limit_s))
+    def above(self, makespan: Floats) -> _Partial:
+        """The same with another lower bound of the makespan. [s]."""
+        return replace(self, floor=np.maximum(self.floor, makespan))
+
+    def below(self, limit_s: float) -> _Partial:
+        """Those whose step does not surely exceed the limit."""
+        return self.take(np.flatnonzero(self.step(self.floor) <= limit_s))
 
 
 class Scan:
@@ -96,6 +126,7 @@ class Scan:
     @cached_property
     def _sorted(self) -> tuple[Rows, WorkTimes, Floats]:
         rows = self.space.work
+        rows = rows.take(holds_one_layer(rows, self.request))
         times = work_times(rows, self.request)
         bound = steady_seconds(rows, times, self.request)
         order = np.argsort(bound, kind="stable")
@@ -113,8 +144,9 @@ class Scan:
         rows, source = self._join(rows, source, self.space.shapes, ("tensor_parallel", "context_parallel"))
         rows, source = self._join(rows, source, self.space.batches, ("data_parallel", "micro_batch"))
         rows, source = self._join(rows, source, self.space.schedules, ("pipeline_parallel",))
-        partial = _Partial(rows, source, self._sorted[1].take(source), *self._around(rows))
-        partial = partial.below(pipeline_bound(rows, partial.work).makespan, limit_s)
+        work = self._sorted[1].take(source)
+        partial = _Partial(rows, source, work, pipeline_bound(rows, work).makespan, *self._around(rows))
+        partial = partial.below(limit_s)
         partial = self._recomputing(partial, limit_s, sample)
         partial = self._sharded(partial)
         self.num_settings += 0 if sample else len(partial.rows)
@@ -128,10 +160,11 @@ class Scan:
         grown = partial.take(index).of(rows)
         self._price(grown)
         surely = with_recompute(rows, grown.work, self._recomputes_parts(rows))
-        bound = pipeline_bound(rows, surely, self._recomputes_all(rows)).makespan
+        grown = grown.above(pipeline_bound(rows, surely, self._recomputes_all(rows)).makespan)
         if sample is None:
-            return grown.below(bound, limit_s)
-        order = np.argsort(grown.step(bound), kind="stable")
+            grown = grown.below(limit_s)
+            return self._chained(grown, self._recomputes_parts(grown.rows)).below(limit_s)
+        order = np.argsort(grown.step(grown.floor), kind="stable")
         _, lowest = np.unique(rows.take(order).key(sample[0]), return_index=True)
         return grown.take(order[np.sort(lowest)[: sample[1]]])
 
@@ -155,6 +188,8 @@ class Scan:
         """Every ZeRO stage, sharding group and offload."""
         rows, index = partial.rows, np.arange(len(partial.rows))
         rows, index = self._join(rows, index, self.space.sharding, ("pipeline_parallel",))
+        fits = fits_widest(rows, self.request)
+        rows, index = rows.take(fits), index[fits]
         on = ("data_parallel", "context_parallel", "zero_stage")
         rows, index = self._join(rows, index, self.space.shards, on)
         return partial.take(index).of(rows)
@@ -173,30 +208,39 @@ class Scan:
 
         ZeRO stages that communicate in a layer are priced in between: until then they count as stage 1.
         """
-        bound = self._bound(partial, self._recomputes_parts(partial.rows))
-        keep = np.flatnonzero(bound <= limit_s)
-        partial, bound = partial.take(keep), bound[keep]
+        bounds = self._bound(partial, self._recomputes_parts(partial.rows))
+        keep = np.flatnonzero(bounds.step_s <= limit_s)
+        partial, bounds = partial.take(keep), bounds.take(keep)
         fits, first = fits_and_first(partial.rows, self.request)
-        partial, first, bound = partial.take(np.flatnonzero(fits)), first[fits], bound[fits]
+        keep = np.flatnonzero(fits)
+        partial, first, bounds = partial.take(keep), first[keep], bounds.take(keep)
         shared = partial.rows.values("zero_stage") >= 2
         if np.any(shared):
             chosen = np.flatnonzero(shared)
             partial.work.put(chosen, work_times(partial.rows.take(chosen), self.request))
         more = np.flatnonzero((first > 1) | shared)
-        bound[more] = self._bound(partial.take(more), first[more])
-        keep = np.flatnonzero(bound <= limit_s)
-        partial, bound = partial.take(keep), bound[keep]
+        bounds.put(more, self._bound(self._chained(partial.take(more), first[more]), first[more]))
+        keep = np.flatnonzero(bounds.step_s <= limit_s)
+        partial, bounds = partial.take(keep), bounds.take(keep)
         forced = busiest_recomputing(partial.rows, partial.work, self.request)
-        bound = np.maximum(bound, partial.step(forced * partial.rows.values("num_microbatches")))
-        keep = np.flatnonzero(bound <= limit_s)
-        return Candidates(partial.rows.take(keep), bound[keep], partial.work.take(keep))
+        forced = partial.step(forced * partial.rows.values("num_microbatches"))
+        bounds = replace(bounds, step_s=np.maximum(bounds.step_s, forced))
+        keep = np.flatnonzero(bounds.step_s <= limit_s)
+        return Candidates(partial.rows.take(keep), bounds.take(keep), partial.work.take(keep))
 
-    def _bound(self, partial: _Partial, first: Floats) -> Floats:
-        """Lower bound of the step when each chunk recomputes at least its ``first`` layers. [s]."""
+    def _chained(self, partial: _Partial, first: Floats) -> _Partial:
+        """Floors raised to what one chain through each rank allows, recomputing as in ``_bound``."""
+        surely = with_recompute(partial.rows, partial.work, first)
+        again = self._recomputes_all(partial.rows)
+        return partial.above(chain_bound(partial.rows, surely, again, partial.floor))
+
+    def _bound(self, partial: _Partial, first: Floats) -> Bounds:
+        """Lower bounds when each chunk recomputes at least its ``first`` layers."""
         rows = partial.rows
         surely = with_recompute(rows, partial.work, first)
         pipeline = pipeline_bound(rows, surely, self._recomputes_all(rows))
-        return partial.step(np.maximum(self._with_tail(rows, surely, pipeline), pipeline.floor))
+        seconds, tail = bound_with_tail(rows, surely, pipeline, partial.floor, self.request)
+        return Bounds(partial.step(seconds), tail, pipeline.busiest.least)
 
     def _recomputes_parts(self, rows: Rows) -> Floats:
         """1 where the framework recomputes the first n >= 1 layers of every chunk, 0 elsewhere."""
@@ -206,15 +250,6 @@ class Scan:
             if limits.recomputes_partially(kind) and not limits.recompute_per_stage
         ]  # fmt: skip
         return np.isin(rows.values("recompute"), counted).astype(np.float64)
-
-    def _with_tail(self, rows: Rows, work: WorkTimes, pipeline: PipelineBound) -> Floats:
-        """Lower bound of the makespan and what follows it, of both sorts of layouts. [s]."""
-        least = pipeline.least + tail_bound(rows, work, pipeline.busiest.least, self.request)
-        others = pipeline.others.copy()
-        low = np.flatnonzero((others < least) & (rows.values("num_microbatches") > 1))
-        second = pipeline.busiest.second[low]
-        others[low] += tail_bound(rows.take(low), work.take(low), second, self.request)
-        return np.minimum(least, others)
 
     def _recomputes_all(self, rows: Rows) -> Floats:
         """1 where the framework can only recompute every layer, 0 elsewhere."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from planner.rules import broken_rules
 from planner.solver.evaluate import evaluate
+from planner.solver.first_chains import ChainPool
 from planner.solver.layouts import near_even
 from planner.solver.master import Master
 from planner.solver.preference import NEVER, WEIGHTED_GOALS, goal_weight, least_simplicity, simplicity
@@ -39,7 +40,7 @@ WIDEN = 1.08
 """Each round of the scan takes work rows up to this factor above the round before."""
 FIRST_ROWS, MOST_ROWS = 16, 1024
 """Work rows of the first look for plans; four times as many while there is none for every rank."""
-KINDS = ("tensor_parallel", "context_parallel", "expert_parallel", "precision")
+KINDS = ("tensor_parallel", "context_parallel", "expert_parallel", "precision", "micro_batch")
 """Of work rows that agree in these, the first look takes the fastest."""
 MOST_TRIED, TRIES = 1024, 2
 """Kinds of settings of a first look, and how many of one family are priced."""
@@ -111,6 +112,7 @@ class Search:
         self._picks: list[Pick] = []
         self._floors_s: dict[tuple[int, ...], float] = {}
         self._passed: list[int] = []
+        self._chains = ChainPool()
         self._stopped = False
 
     def run(self) -> PlanResult:
@@ -177,7 +179,7 @@ class Search:
             given_up += not entry.exhaustive
 
     def _refine_entry(self, entry: Entry, best_us: int) -> None:
-        price = SettingPrice(entry.values, entry.source.work, entry.index, self._request)
+        price = SettingPrice(entry.values, entry.source.work, entry.index, self._request, self._chains)
         weight = self._weight(entry)
         most = FAR_ABOVE * entry.bound_us * price.p + 1
         worth_s = min(best_us, most) * MICROSECOND_S / weight
@@ -255,10 +257,10 @@ class Search:
         group = tuple(int(rows.codes[name][at]) for name in SHARED)
         if group not in self._floors_s:
             values = self._values(entry)
-            price = SettingPrice(values, entry.source.work, at, self._request)
+            price = SettingPrice(values, entry.source.work, at, self._request, self._chains)
             if is_exhaustive(price) or values["zero_stage"] >= 2:
                 return
-            self._floors_s[group] = price.makespan_bound(near_even(price))
+            self._floors_s[group] = float(price.makespan_bounds(np.array([near_even(price)]))[0])
         entry.least_us = max(
             entry.least_us, int(microseconds_down(self._floors_s[group] * self._weight(entry)))
         )
@@ -346,12 +348,14 @@ class Search:
 
     def _price(self, entry: Entry) -> None:
         entry.values = self._values(entry)
-        price = SettingPrice(entry.values, entry.source.work, entry.index, self._request)
+        price = SettingPrice(entry.values, entry.source.work, entry.index, self._request, self._chains)
         entry.priced = True
         entry.exhaustive = is_exhaustive(price)
         weight = self._weight(entry)
         worth = self._worth_us(entry)
-        found = best_layout(price, int(min(worth / weight + 1, NEVER)))
+        bounds, at = entry.source.bounds, entry.index
+        tail_s, busiest_s = float(bounds.tail_s[at]), float(bounds.busiest_s[at])
+        found = best_layout(price, int(min(worth / weight + 1, NEVER)), tail_s, busiest_s)
         entry.least_us = max(entry.least_us, worth)
         if found is not None:
             self._accept(entry, price.plan(found[1]), found[0] * weight)

@@ -8,16 +8,15 @@ Memory is not linear in all loads, so each rank carries a table of the loads tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import floor, inf
 from typing import Any
 
-from planner.cost.critical_path import critical_path
+from planner.cost.critical_path import Chain, critical_path
 from planner.cost.orders import BIDIRECTIONAL
-from planner.cost.stage import V_SHAPED
 from planner.solver.cp_sat import cp_model
+from planner.solver.first_chains import ADAPTIVE, first_chains
 from planner.solver.layouts import counts_allowed
 from planner.solver.price import Layout, SettingPrice
 from planner.solver.rank_loads import RankLoad, rank_loads
@@ -33,10 +32,6 @@ EFFORT = 0.02
 """CP-SAT's deterministic seconds a solve: the same answer on every machine."""
 SEED = 20240229
 """Any fixed number: the search is repeatable."""
-ADAPTIVE = frozenset({"zb-v", "zb-h2"})
-"""Schedules without chains: ZB-V's order follows the durations, steps of ZB-H2 interlock."""
-
-Chain = Mapping[tuple[int, int, int], int]
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,7 @@ class StageModel:
         self._busiest = self._model.new_int_var(0, int(2 * UNITS), "busiest")
         ranks = [self._rank(rank, rows) for rank, rows in enumerate(loads)]
         self._pace(ranks)
-        for chain in _first_chains(price):
+        for chain in first_chains(price.schedule, price.p, price.v, price.m):
             self._add(chain)
         self._model.minimize(self._makespan + self._tail)
 
@@ -279,17 +274,3 @@ class StageModel:
         if stage == len(price.order) - 1:
             seconds += sum(times[phase] * price.last[phase] for phase in range(3))
         return seconds
-
-
-def _first_chains(price: SettingPrice) -> Iterator[Chain]:
-    """Every rank's own work, and where ranks fill one after the other the way to it and back."""
-    p, m, chunks = price.p, price.m, range(price.v)
-    for rank in range(p):
-        if price.schedule in BIDIRECTIONAL:
-            yield {(own, 0, phase): m // 2 for own in (rank, p - 1 - rank) for phase in range(3)}
-            continue
-        chain = {(rank, chunk, phase): m for chunk in chunks for phase in range(3)}
-        if price.schedule not in V_SHAPED and price.schedule not in ADAPTIVE:
-            phases = (0,) if price.schedule == "zb-h1" else (0, 1, 2)
-            chain |= {(before, 0, phase): 1 for before in range(rank) for phase in phases}
-        yield chain

@@ -2,41 +2,61 @@
 
 from __future__ import annotations
 
-from planner.solver.layouts import all_layouts, framework_layouts, near_even
+import numpy as np
+
+from planner.solver.layouts import every_layout, near_even
 from planner.solver.price import Layout, SettingPrice
 from planner.solver.scale import MICROSECOND_S
 
-MOST_LAYOUTS = 64
-"""Up to so many layouts of one setting are all priced; beyond, the balanced one stands for them."""
 
-
-def best_layout(price: SettingPrice, worth_us: int) -> tuple[float, Layout] | None:
+def best_layout(
+    price: SettingPrice, worth_us: int, tail_s: float = 0.0, busiest_s: float = 0.0
+) -> tuple[float, Layout] | None:
     """The layout with the least step time [s], if one is below ``worth_us`` and fits.
 
-    Every layout is priced where the framework can write down only a few, or the model has only a few.
-    Otherwise it is the balanced one; ``stage_model.refine`` searches the others where they could matter.
+    Every layout is priced where they can be listed. Otherwise it is the balanced one;
+    ``stage_model.refine`` searches the others where they could matter.
+
+    Parameters
+    ----------
+    tail_s, busiest_s
+        Lower bound of what follows the makespan (``SettingPrice.bounds``). [s]
     """
-    layouts = framework_layouts(price)
+    layouts = every_layout(price)
     if layouts is None:
-        layouts = all_layouts(price, MOST_LAYOUTS) or iter([near_even(price)])
+        layouts = np.array([near_even(price)])
     best: tuple[float, Layout] | None = None
     worth_s = worth_us * MICROSECOND_S
-    for least_s, layers in sorted((price.makespan_bound(layers), layers) for layers in layouts):
-        if least_s >= worth_s:
-            break
-        plain = Layout(layers, (0,) * price.p)
-        if price.values["recompute"] == "none" and price.seconds(plain, worth_s) >= worth_s:
-            continue
-        recomputed = price.least_recomputed(layers)
-        if recomputed is None:
-            continue
-        layout = Layout(layers, recomputed)
-        seconds = price.seconds(layout, worth_s)
-        if seconds < worth_s:
-            best, worth_s = (seconds, layout), seconds
+    layouts = layouts[price.bounds(layouts, tail_s, busiest_s) < worth_s]
+    if not len(layouts):
+        return None
+    after = price.tails(layouts)
+    bounds = price.makespan_bounds(layouts) + after
+    while np.any(bounds < worth_s):
+        index = int(np.argmin(bounds))
+        bounds[index] = np.inf
+        found = _priced(price, tuple(layouts[index].tolist()), worth_s)
+        if found is not None:
+            best, worth_s = found, found[0]
+        elif np.any(bounds < worth_s):
+            bounds = np.maximum(bounds, price.makespan_bounds(layouts) + after)
     return best
+
+
+def _priced(price: SettingPrice, layers: tuple[int, ...], worth_s: float) -> tuple[float, Layout] | None:
+    """The layout with the least recompute that fits, if its step takes less than ``worth_s``."""
+    plain = Layout(layers, (0,) * price.p)
+    if price.values["recompute"] == "none" and price.seconds(plain, worth_s) >= worth_s:
+        price.learn(plain)
+        return None
+    recomputed = price.least_recomputed(layers)
+    if recomputed is None:
+        return None
+    layout = Layout(layers, recomputed)
+    seconds = price.seconds(layout, worth_s)
+    return (seconds, layout) if seconds < worth_s else None
 
 
 def is_exhaustive(price: SettingPrice) -> bool:
     """Whether ``best_layout`` prices every layout of the setting."""
-    return framework_layouts(price) is not None or all_layouts(price, MOST_LAYOUTS) is not None
+    return every_layout(price) is not None

@@ -1,0 +1,82 @@
+"""Chains of operations that every layout of a schedule contains, before any layout is simulated.
+
+A chain's length, summed with the durations of a layout's stages, is a lower bound of that layout's makespan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.cost.critical_path import Chain, chains_through_ranks, critical_path
+from planner.cost.orders import BIDIRECTIONAL
+from planner.cost.program import Matrix
+from planner.cost.stage import V_SHAPED, stage_order
+from planner.spec.plan import Schedule
+
+ADAPTIVE: frozenset[Schedule] = frozenset({"zb-v", "zb-h2"})
+"""Schedules without chains between ranks: ZB-V's order follows the durations, steps of ZB-H2 interlock."""
+MOST_LEARNED = 64
+"""Chains that are kept of the layouts of one (schedule, p, v, m)."""
+
+
+@lru_cache(maxsize=256)
+def first_chains(schedule: Schedule, p: int, v: int, m: int) -> tuple[Chain, ...]:
+    """Every rank's own work, the way to it and back where ranks fill one after the other, and through it."""
+    chains = [dict(chain) for chain in _own_work(schedule, p, v, m)]
+    if p > 1 and schedule not in V_SHAPED | ADAPTIVE | BIDIRECTIONAL:
+        chains += [dict(chain) for chain in chains_through_ranks(schedule, p, v, m)]
+    return tuple(chains)
+
+
+def _own_work(schedule: Schedule, p: int, v: int, m: int) -> Iterator[Chain]:
+    for rank in range(p):
+        if schedule in BIDIRECTIONAL:
+            yield {(own, 0, phase): m // 2 for own in (rank, p - 1 - rank) for phase in range(3)}
+            continue
+        chain = {(rank, chunk, phase): m for chunk in range(v) for phase in range(3)}
+        if schedule not in V_SHAPED | ADAPTIVE:
+            phases = (0,) if schedule == "zb-h1" else (0, 1, 2)
+            chain |= {(before, 0, phase): 1 for before in range(rank) for phase in phases}
+        yield chain
+
+
+class ChainPool:
+    """Chains of every schedule as matrices, those that simulated layouts ran into included.
+
+    Settings that share (schedule, p, v, m) share their chains, whatever their layers take.
+    """
+
+    def __init__(self) -> None:
+        self._matrices: dict[tuple[Schedule, int, int, int], npt.NDArray[np.float64]] = {}
+
+    def matrix(self, schedule: Schedule, p: int, v: int, m: int) -> npt.NDArray[np.float64]:
+        """Chains as [chain, stage times phase], stages in the order of the data."""
+        key = (schedule, p, v, m)
+        if key not in self._matrices:
+            self._matrices[key] = _rows(first_chains(*key), schedule, p, v)
+        return self._matrices[key]
+
+    def learn(self, schedule: Schedule, passes: tuple[Matrix, Matrix, Matrix], m: int) -> None:
+        """Add the longest chain of a layout, given its passes as [rank][chunk] (``critical_path``)."""
+        p, v = len(passes[0]), len(passes[0][0])
+        known = self.matrix(schedule, p, v, m)
+        if schedule in ADAPTIVE or len(known) >= 2 * p + MOST_LEARNED:
+            return
+        chain = critical_path(schedule, *passes, m)
+        if chain is not None:
+            self._matrices[schedule, p, v, m] = np.concatenate([known, _rows([chain], schedule, p, v)])
+
+
+def _rows(chains: Iterable[Chain], schedule: Schedule, p: int, v: int) -> npt.NDArray[np.float64]:
+    stage_of = {place: stage for stage, place in enumerate(stage_order(schedule, p, v))}
+    rows = []
+    for chain in chains:
+        row = np.zeros((len(stage_of), 3))
+        for (rank, chunk, phase), times in chain.items():
+            row[stage_of[rank, chunk], phase] = times
+        rows.append(row.ravel())
+    return np.array(rows)
