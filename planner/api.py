@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from planner.cost.stage import with_stages
 from planner.errors import BadInput, NoPlan, did_you_mean
 from planner.request import Question, read_pins
-from planner.spec import Pin, Plan, PlanRequest
+from planner.spec import FrameworkProfile, Pin, Plan, PlanRequest
 from planner.spec.problems import first_problem
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from planner.solver.result import Estimate, PlanResult
 
 MAX_TOP = 100
+UNRESTRICTED = "any"
+"""The framework that stands for none."""
 
 
 def question(options: Mapping[str, Any]) -> PlanRequest:
@@ -82,6 +84,13 @@ def estimate(given: Plan | None = None, **options: Any) -> Estimate:
 
     request = question(options)
     return evaluate(given or pinned_plan(request), request)
+
+
+def known_frameworks() -> list[FrameworkProfile]:
+    """Every real framework, for answers that look for one in which a plan exists."""
+    from planner.frameworks import FRAMEWORKS, load_framework
+
+    return [load_framework(name) for name in FRAMEWORKS if name != UNRESTRICTED]
 
 
 def plans_from(

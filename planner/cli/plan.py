@@ -37,6 +37,7 @@ def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) 
 
     Pins take a value (--tp 8), a list (--tp 4,8), a range (--pp 1:8) or a ban (--schedule not-gpipe).
     """
+    from planner.api import known_frameworks
     from planner.explain.answer import answer, find
 
     limit, workers = options.pop("time_limit"), options.pop("workers")
@@ -46,7 +47,7 @@ def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) 
     refuse_existing((html, trace), force)
     request = question(options).request()
     result = find(request, top, limit, workers)
-    found = answer(request, result, full=full, what_if=what_if)
+    found = answer(request, result, full=full, what_if=what_if, frameworks=known_frameworks)
     if as_json:
         from planner.report.json import answer_report, dumps
 

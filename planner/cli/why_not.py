@@ -33,7 +33,7 @@ def command(as_json: bool, path: str | None, **options: Any) -> None:
     Says whether the choice is legal and fits, what its best completion loses term by term, and the smallest
     change of the machine or the batch that would make it win.
     """
-    from planner.api import plan_file
+    from planner.api import known_frameworks, plan_file
     from planner.errors import BadInput
     from planner.explain.why_not import why_not, why_not_plan
 
@@ -44,7 +44,7 @@ def command(as_json: bool, path: str | None, **options: Any) -> None:
     if path is not None:
         found = why_not_plan(plan_file(path, request), request, seconds=limit)
     else:
-        found = why_not(request, seconds=limit)
+        found = why_not(request, seconds=limit, frameworks=known_frameworks)
     if as_json:
         from planner.report.json import dumps, why_not_report
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.explain.binds import binding, price_of_limits
 from planner.explain.why import Reason, reasons
-from planner.spec import Plan, PlanRequest
+from planner.spec import FrameworkProfile, Plan, PlanRequest
 
 if TYPE_CHECKING:
     from planner.explain.conflict import Conflict
@@ -90,6 +91,7 @@ def answer(
     full: bool = False,
     what_if: bool = False,
     seconds: float = 10.0,
+    frameworks: Callable[[], Sequence[FrameworkProfile]] = tuple,
 ) -> Answer:
     """Explain a result.
 
@@ -101,13 +103,15 @@ def answer(
         Add the sensitivity table.
     seconds
         Time limit of each further search. [s]
+    frameworks
+        Frameworks that could be used instead, asked for where nothing fits.
     """
     if result.best is None:
         conflict = None
         if result.status == "infeasible":
             from planner.explain.conflict import explain_conflict
 
-            conflict = explain_conflict(request, seconds=seconds)
+            conflict = explain_conflict(request, seconds=seconds, frameworks=frameworks())
         return Answer(request=request, result=result, conflict=conflict)
     sensitivity = None
     if what_if:

@@ -71,9 +71,19 @@ def with_seq_length(request: PlanRequest, factor: float) -> PlanRequest | None:
 
 
 def with_num_gpus(request: PlanRequest, num_gpus: int) -> PlanRequest:
-    """The request on so many GPUs of the same kind."""
-    per_node = min(request.cluster.gpus_per_node, num_gpus)
-    return _with_cluster(request, num_gpus=num_gpus, gpus_per_node=per_node)
+    """The request on so many GPUs of the same kind; a part of one node may grow to the usual node."""
+    cluster = request.cluster
+    node = cluster.gpus_per_node
+    if cluster.num_gpus <= node:
+        node = max(node, min(cluster.accelerator.gpus_per_node, cluster.links[0].group_gpus))
+    return _with_cluster(request, num_gpus=num_gpus, gpus_per_node=min(node, num_gpus))
+
+
+def with_domain(request: PlanRequest, domain_gpus: int) -> PlanRequest:
+    """The request with so many GPUs inside the fastest tier."""
+    inner, *others = request.cluster.links
+    others = [link for link in others if link.group_gpus > domain_gpus]
+    return _with_cluster(request, links=(inner.model_copy(update={"group_gpus": domain_gpus}), *others))
 
 
 def with_gpus(request: PlanRequest, factor: float) -> PlanRequest | None:

@@ -8,28 +8,24 @@ what was shown is said: a member is one whose removal was seen to leave a plan.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.words import plan_words
 from planner.explain.changes import with_hbm_bytes, with_host_bytes
-from planner.explain.relaxations import Relaxation, relaxations
+from planner.explain.ladders import BUBBLE, DOMAIN, MEMORY
+from planner.explain.relaxations import ENDLESS_BYTES, HOST, Relaxation, relaxations
 from planner.explain.sentences import lower_first, upper_first
 from planner.rules import RULES, pin_rules
 from planner.rules.rule import Rule
-from planner.spec import Plan, PlanRequest
+from planner.spec import FrameworkProfile, Plan, PlanRequest
 from planner.units import format_bytes
 
 if TYPE_CHECKING:
     from planner.explain.leanest import Leanest, Verdict
     from planner.solver.result import Estimate
 
-MEMORY = "every_stage_fits_in_memory"
-HOST = "offloaded_state_fits_in_host_memory"
-BUBBLE = "bubble_stays_within_budget"
-DOMAIN = "tensor_ranks_stay_inside_the_fast_domain"
-ENDLESS_BYTES = 1e18
-"""More memory than any plan needs."""
 FILLED = "ranks_fill_the_cluster"
 LIMIT_WORDS = {BUBBLE: "the bubble budget", DOMAIN: "the fast domain", HOST: "host memory"}
 """How a sentence names a limit."""
@@ -64,6 +60,8 @@ class Conflict:
     relaxations: tuple[Relaxation, ...] = ()
     least_memory: Estimate | None = None
     """The plan that needs the least memory, where memory is part of the conflict."""
+    hopeless: tuple[str, ...] = ()
+    """Kinds of change that alone do not help, one sentence each."""
     unsettled: tuple[str, ...] = ()
     """Limits of which it was not found out in time whether a plan exists without them."""
 
@@ -88,13 +86,17 @@ class Conflict:
         return text
 
 
-def explain_conflict(request: PlanRequest, *, seconds: float = 10.0) -> Conflict:
+def explain_conflict(
+    request: PlanRequest, *, seconds: float = 10.0, frameworks: Sequence[FrameworkProfile] = ()
+) -> Conflict:
     """Find a minimal conflict of an infeasible request and the cheapest relaxation of each kind.
 
     Parameters
     ----------
     seconds
         Time limit of the conflict, and again of the relaxations. [s]
+    frameworks
+        Frameworks that could be used instead of the request's.
     """
     from planner.solver.core import RuleCore
 
@@ -105,7 +107,9 @@ def explain_conflict(request: PlanRequest, *, seconds: float = 10.0) -> Conflict
         found = Conflict(members)
     else:
         found = _memory_conflict(request, time.monotonic() + seconds)
-    return replace(found, relaxations=relaxations(request, found.names, seconds))
+    leanest = found.least_memory.plan if found.least_memory else None
+    relaxed = relaxations(request, found.names, seconds, leanest, frameworks)
+    return replace(found, relaxations=relaxed.found, hopeless=relaxed.hopeless)
 
 
 def lifted(request: PlanRequest, name: str) -> PlanRequest:

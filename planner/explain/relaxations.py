@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.catalog.files import entries
 from planner.catalog.hardware import load_accelerator
 from planner.cost.words import plan_words
-from planner.explain.changes import with_batch, with_hbm_bytes, with_num_gpus, with_seq_length
+from planner.explain.changes import with_hbm_bytes, with_host_bytes
+from planner.explain.ladders import MEMORY, Ladder, Step, ladders, more_gpus, without_pin
+from planner.rules.memory import host_bytes_per_node
 from planner.rules.schedule import bubble_fraction
-from planner.spec import Pin, PlanRequest
+from planner.spec import FrameworkProfile, Plan, PlanRequest
 from planner.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from planner.explain.leanest import Verdict
     from planner.solver.result import Estimate
 
-GROWTH = (1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
-"""Multiples of the cluster or the batch that are tried, smallest first."""
-SHRINKING = (0.5, 0.25, 0.125)
-"""Parts of the sequence or the batch that are tried, largest first."""
-BUDGETS = (0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
-"""Bubble budgets that are tried, smallest first, before none at all."""
-MOST_ACCELERATORS = 4
-"""Accelerators that a sentence names."""
+HOST = "offloaded_state_fits_in_host_memory"
+MOST_NAMED = 4
+"""Accelerators or frameworks that a sentence names."""
+ENDLESS_BYTES = 1e18
+"""More memory than any plan needs."""
+PROBES = 5
+"""Values that are tried between one that does not work and one that does."""
 FASTER_S = 1.0
-"""Time limit of each of the two searches for a faster plan under a change that works. [s]"""
-FASTER_SHARE = 0.4
-"""Part of the time limit within which faster plans are looked for."""
-
-MEMORY = "every_stage_fits_in_memory"
+"""Time limit of the search for a faster plan under a change that works. [s]"""
+FASTER_SHARE = 0.2
+"""Part of the time limit in which faster plans are searched."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,32 @@ class Relaxation:
         }
 
 
-Step = tuple[str, PlanRequest]
-"""What to type, and the request that results."""
+@dataclass(frozen=True)
+class Relaxed:
+    """What helps, the smallest change of each kind, and sentences about the kinds that do not."""
+
+    found: tuple[Relaxation, ...] = ()
+    hopeless: tuple[str, ...] = ()
 
 
-def relaxations(request: PlanRequest, conflict: tuple[str, ...], seconds: float) -> tuple[Relaxation, ...]:
+@dataclass(frozen=True)
+class _Working:
+    """A change that works: its kind, what to type, the request that it leads to, and a plan there."""
+
+    kind: str
+    change: str
+    changed: PlanRequest
+    plan: Plan
+    remark: str = ""
+
+
+def relaxations(
+    request: PlanRequest,
+    conflict: tuple[str, ...],
+    seconds: float,
+    leanest: Plan | None = None,
+    frameworks: Sequence[FrameworkProfile] = (),
+) -> Relaxed:
     """Try every kind of change that touches the conflict; keep the smallest of each that works.
 
     Where no single change works, pairs of changes are tried (kind ``pair``).
@@ -81,65 +101,120 @@ def relaxations(request: PlanRequest, conflict: tuple[str, ...], seconds: float)
         Names of the conflicting rules.
     seconds
         Time limit of all of them together. [s]
+    leanest
+        The plan with the smallest peak memory, where memory is part of the conflict.
+    frameworks
+        Frameworks that could be used instead.
     """
-    start = time.monotonic()
-    found: list[_Working] = []
-    for kind, steps in _kinds(request, conflict, start + seconds):
-        working = _first_that_works(kind, steps, request, start + seconds)
+    deadline = time.monotonic() + seconds
+    found = [*_more_memory(request, conflict, leanest), *_more_host_memory(request, conflict, deadline)]
+    hopeless = []
+    for ladder in ladders(request, conflict, frameworks):
+        working, is_settled = _nearest(ladder, deadline)
         if working is not None:
             found.append(working)
-    found = found or _pairs(request, conflict, start + seconds)
-    faster_until = start + FASTER_SHARE * seconds
-    return tuple(_described(entry, request, faster_until) for entry in found)
+        elif ladder.values:
+            hopeless.append(_hopeless_words(ladder, is_settled, deadline))
+    found = found or _pairs(request, conflict, deadline)
+    faster_until = time.monotonic() + FASTER_SHARE * seconds
+    return Relaxed(tuple(_described(entry, faster_until) for entry in found), tuple(hopeless))
 
 
-@dataclass(frozen=True)
-class _Working:
-    """A change that works: its kind, what to type, the request that it leads to, and a plan there."""
-
-    kind: str
-    change: str
-    changed: PlanRequest
-    plan: Estimate
-
-
-def _first_that_works(
-    kind: str, steps: Iterator[Step], request: PlanRequest, deadline: float
-) -> _Working | None:
-    from planner.solver.evaluate import evaluate
-
-    for change, changed in steps:
+def _nearest(ladder: Ladder, deadline: float) -> tuple[_Working | None, bool]:
+    """The nearest change of a kind that works, or whether it is proven that none on the ladder does."""
+    is_settled, before = True, ladder.now
+    for index, value in enumerate(ladder.values):
         if time.monotonic() > deadline:
-            return None
+            return None, False
+        change, changed = ladder.at(value)
+        verdict = _any_plan(changed, deadline)
+        if verdict.witness is not None:
+            working = _Working(ladder.kind, change, changed, verdict.witness)
+            if ladder.unit:
+                working = _between(ladder, before, value, working, deadline)
+            if ladder.kind == "framework":
+                working = replace(working, remark=_others_too(ladder, index, deadline))
+            return working, True
+        is_settled &= verdict.is_settled
+        before = value
+    return None, is_settled
+
+
+def _between(ladder: Ladder, fails: int, works: int, working: _Working, deadline: float) -> _Working:
+    """The nearest of the values between one that fails and one that works, by bisection."""
+    low, high = sorted((fails // ladder.unit, works // ladder.unit))
+    inside = list(range(low + 1, high))
+    if works < fails:
+        inside.reverse()
+    first, last = 0, len(inside)
+    for _ in range(PROBES):
+        if first >= last or time.monotonic() > deadline:
+            break
+        middle = (first + last) // 2
+        change, changed = ladder.at(inside[middle] * ladder.unit)
         witness = _any_plan(changed, deadline).witness
-        if witness is not None:
-            return _Working(kind, change, changed, evaluate(witness, changed))
-    return None
+        if witness is None:
+            first = middle + 1
+        else:
+            working, last = replace(working, change=change, changed=changed, plan=witness), middle
+    return working
 
 
-def _kinds(
-    request: PlanRequest, conflict: tuple[str, ...], deadline: float
-) -> Iterator[tuple[str, Iterator[Step]]]:
+def _hopeless_words(ladder: Ladder, is_settled: bool, deadline: float) -> str:
+    """Say that a change is not enough, and which limit would have to go as well where that is known."""
+    what = f"{ladder.what[0].upper()}{ladder.what[1:]}"
+    if not is_settled:
+        return f"{what} alone gave no plan in the time given."
+    _, farthest = ladder.at(ladder.values[-1])
+    for option, lifted in _without_limits(farthest):
+        if time.monotonic() < deadline and _any_plan(lifted, deadline).witness is not None:
+            return f"{what} would be enough only together with {option}."
+    return f"{what} would not be enough alone."
+
+
+def _without_limits(request: PlanRequest) -> Iterator[Step]:
+    """The request without one more word of the user's, or one of the limits that come with every problem."""
     for pin in request.pins:
-        if f"pin:{pin.option}" in conflict:
-            yield "pin", iter(_without_pin(request, pin))
-    touches = " ".join(conflict)
-    memory = MEMORY in conflict
-    if "bubble" in touches:
-        yield "bubble", _wider_bubbles(request)
-    if "fast_domain" in touches:
-        update = {"allow_tensor_parallel_across_nodes": True}
-        yield "domain", iter([("--allow-tp-across-nodes", request.model_copy(update=update))])
-    if memory:
-        yield "hbm", _more_hbm(request, deadline)
-    if memory or "batch" in touches or "cluster" in touches:
-        yield "gpus", _more_gpus(request)
-    if memory or "sequence" in touches:
-        yield "sequence", _shorter_sequences(request)
-    if "batch" in touches or "bubble" in touches or "round" in touches:
-        yield "batch", _other_batches(request)
-    if "cluster" in touches and not request.allow_idle:
-        yield "idle", iter([("--allow-idle", request.model_copy(update={"allow_idle": True}))])
+        yield f"dropping {pin.option}", without_pin(request, pin)[1]
+    yield "--max-bubble none", request.model_copy(update={"max_bubble": None})
+    yield "--allow-tp-across-nodes", request.model_copy(update={"allow_tensor_parallel_across_nodes": True})
+    yield "more host memory", with_host_bytes(request, ENDLESS_BYTES)
+
+
+def _others_too(ladder: Ladder, index: int, deadline: float) -> str:
+    """Further frameworks in which a plan exists, for a remark."""
+    able: list[str] = []
+    for profile in ladder.values[index + 1 :]:
+        if time.monotonic() > deadline or len(able) > MOST_NAMED:
+            break
+        if _any_plan(ladder.at(profile)[1], deadline).witness is not None:
+            able.append(profile.name)
+    more = ", ..." if len(able) > MOST_NAMED else ""
+    return f" (or {', '.join(able[:MOST_NAMED])}{more})" if able else ""
+
+
+def _more_memory(request: PlanRequest, conflict: Sequence[str], leanest: Plan | None) -> Iterator[_Working]:
+    """The smallest HBM with which the leanest plan fits, and who has it."""
+    if MEMORY not in conflict or leanest is None:
+        return
+    from planner.explain.leanest import peak_bytes
+
+    needed = peak_bytes(leanest, request) + request.cluster.reserved_hbm_bytes
+    gigabytes = math.ceil(needed / 1e8) / 10
+    changed = with_hbm_bytes(request, gigabytes * 1e9)
+    yield _Working("hbm", f"--hbm {gigabytes:g}GB", changed, leanest, _who_has(gigabytes * 1e9))
+
+
+def _more_host_memory(request: PlanRequest, conflict: Sequence[str], deadline: float) -> Iterator[_Working]:
+    """The host memory that a plan with an offloaded optimizer needs."""
+    if HOST not in conflict:
+        return
+    witness = _any_plan(with_host_bytes(request, ENDLESS_BYTES), deadline).witness
+    if witness is None:
+        return
+    needed = math.ceil(host_bytes_per_node(witness, request) / 1e9) * 1e9
+    change = f"{format_bytes(needed)} of host memory a node (node_memory_bytes of a hardware file)"
+    yield _Working("host", change, with_host_bytes(request, needed), witness)
 
 
 def _pairs(request: PlanRequest, conflict: tuple[str, ...], deadline: float) -> list[_Working]:
@@ -147,79 +222,32 @@ def _pairs(request: PlanRequest, conflict: tuple[str, ...], deadline: float) -> 
     pinned = [pin for pin in request.pins if f"pin:{pin.option}" in conflict] or list(request.pins)
     found = []
     for pin in pinned:
-        ((first, half),) = _without_pin(request, pin)
-        seconds = [_without_pin(half, other)[0] for other in half.pins]
-        steps = [*seconds, *_more_gpus(half)]
-        both = ((f"{first} and {second}", changed) for second, changed in steps)
-        working = _first_that_works("pair", both, request, deadline)
-        if working is not None:
-            found.append(working)
+        first, half = without_pin(request, pin)
+        gpus = more_gpus(half)
+        steps = [*(without_pin(half, other) for other in half.pins), *map(gpus.at, gpus.values)]
+        both = [(f"{first} and {second}", changed) for second, changed in steps]
+        found += _first_pair(both, deadline)
     if not found and len(request.pins) > 1:
         words = " and ".join(f"without {pin.option}" for pin in request.pins)
-        free = iter([(words, request.model_copy(update={"pins": ()}))])
-        working = _first_that_works("pair", free, request, deadline)
-        found = [] if working is None else [working]
+        found = _first_pair([(words, request.model_copy(update={"pins": ()}))], deadline)
     return found
 
 
-def _without_pin(request: PlanRequest, pin: Pin) -> list[Step]:
-    pins = tuple(other for other in request.pins if other != pin)
-    return [(f"without {pin.option}", request.model_copy(update={"pins": pins}))]
+def _first_pair(steps: Sequence[Step], deadline: float) -> list[_Working]:
+    working, _ = _nearest(Ladder("pair", tuple(steps), lambda step: step, "two changes"), deadline)
+    return [] if working is None else [working]
 
 
-def _wider_bubbles(request: PlanRequest) -> Iterator[Step]:
-    now = request.max_bubble if request.max_bubble is not None else math.inf
-    for budget in BUDGETS:
-        if budget > now:
-            yield f"--max-bubble {budget:g}", request.model_copy(update={"max_bubble": budget})
-    yield "--max-bubble none", request.model_copy(update={"max_bubble": None})
-
-
-def _more_hbm(request: PlanRequest, deadline: float) -> Iterator[Step]:
-    from planner.explain.leanest import leanest
-
-    least = leanest(request, max(deadline - time.monotonic(), 0.0) / 2).plan
-    if least is None:
-        return
-    needed = least.peak_memory_bytes + request.cluster.reserved_hbm_bytes
-    gigabytes = math.ceil(needed / 1e8) / 10
-    yield f"--hbm {gigabytes:g}GB", with_hbm_bytes(request, gigabytes * 1e9)
-
-
-def _more_gpus(request: PlanRequest) -> Iterator[Step]:
-    cluster = request.cluster
-    counts = []
-    for factor in GROWTH:
-        nodes = math.ceil(cluster.num_gpus * factor / cluster.gpus_per_node)
-        counts.append(nodes * cluster.gpus_per_node)
-    for count in sorted(set(counts)):
-        if count > cluster.num_gpus:
-            yield f"--gpus {count}", with_num_gpus(request, count)
-
-
-def _shorter_sequences(request: PlanRequest) -> Iterator[Step]:
-    for factor in SHRINKING:
-        changed = with_seq_length(request, factor)
-        if changed is not None:
-            yield f"--seq-length {changed.workload.seq_length}", changed
-
-
-def _other_batches(request: PlanRequest) -> Iterator[Step]:
-    for factor in (*GROWTH[2:], *SHRINKING):
-        changed = with_batch(request, factor)
-        if changed is not None:
-            yield f"--global-batch {changed.workload.global_batch}", changed
-
-
-def _described(found: _Working, request: PlanRequest, faster_until: float) -> Relaxation:
+def _described(found: _Working, faster_until: float) -> Relaxation:
     """The relaxation in its final words, with a faster plan than the witness where one is found in time."""
-    best, is_best, change = found.plan, False, found.change
+    from planner.solver.evaluate import evaluate
+
+    best, is_best, change = evaluate(found.plan, found.changed), False, found.change
     if time.monotonic() < faster_until:
         best, is_best = _faster(best, found.changed)
     if found.kind == "bubble":
         change = f"--max-bubble {max(_bubble(best), 0.01):g}"
-    remark = _who_has(found.plan, request) if found.kind == "hbm" else ""
-    return Relaxation(found.kind, change, best, remark, is_best)
+    return Relaxation(found.kind, change, best, found.remark, is_best)
 
 
 def _faster(witness: Estimate, request: PlanRequest) -> tuple[Estimate, bool]:
@@ -241,21 +269,21 @@ def _bubble(best: Estimate) -> float:
     return math.ceil(float(share) * 100 - 1e-9) / 100
 
 
-def _who_has(best: Estimate, request: PlanRequest) -> str:
+def _who_has(needed_bytes: float) -> str:
     """Accelerators of the catalog with that much memory, the smallest first."""
-    needed = math.ceil((best.peak_memory_bytes + request.cluster.reserved_hbm_bytes) / 1e8) * 1e8
     able = [load_accelerator(name) for name in entries("hardware")]
     able = sorted(
-        (part for part in able if part.memory.hbm_bytes >= needed),
+        (part for part in able if part.memory.hbm_bytes >= needed_bytes),
         key=lambda part: (part.memory.hbm_bytes, part.name),
     )
     if not able:
-        return f" (no accelerator of the catalog has {format_bytes(needed)})"
-    named = ", ".join(part.name for part in able[:MOST_ACCELERATORS])
-    return f" (as {named}{', ...' if len(able) > MOST_ACCELERATORS else ''} have)"
+        return f" (no accelerator of the catalog has {format_bytes(needed_bytes)})"
+    named = ", ".join(part.name for part in able[:MOST_NAMED])
+    return f" (as {named}{', ...' if len(able) > MOST_NAMED else ''} have)"
 
 
 def _any_plan(request: PlanRequest, deadline: float) -> Verdict:
+    """Whether the bounds find a plan: a ladder has many values, too many to search for each."""
     from planner.explain.leanest import any_plan
 
-    return any_plan(request, max(deadline - time.monotonic(), 0.0))
+    return any_plan(request, max(deadline - time.monotonic(), 0.0), search=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from planner.cost.words import plan_words
 from planner.explain.changes import PARAMETERS, Parameter
 from planner.explain.loss import Difference, loss_phrase, percent, time_differences
 from planner.explain.neighbours import adapted
-from planner.spec import Plan, PlanRequest
+from planner.spec import FrameworkProfile, Plan, PlanRequest
 
 if TYPE_CHECKING:
     from planner.explain.conflict import Conflict
@@ -97,7 +98,12 @@ class WhyNot:
         return [*found, *self.wins_with]
 
 
-def why_not(request: PlanRequest, *, seconds: float = 20.0) -> WhyNot:
+def why_not(
+    request: PlanRequest,
+    *,
+    seconds: float = 20.0,
+    frameworks: Callable[[], Sequence[FrameworkProfile]] = tuple,
+) -> WhyNot:
     """Compare the best plan that keeps the request's pins with the best plan without them.
 
     Parameters
@@ -106,6 +112,8 @@ def why_not(request: PlanRequest, *, seconds: float = 20.0) -> WhyNot:
         The pins are the choice in question.
     seconds
         Time limit of each search. [s]
+    frameworks
+        Frameworks that could be used instead, asked for where nothing keeps the choice.
     """
     from planner.explain.answer import find
 
@@ -124,7 +132,8 @@ def why_not(request: PlanRequest, *, seconds: float = 20.0) -> WhyNot:
     if found.completion is None and found.settled:
         from planner.explain.conflict import explain_conflict
 
-        return replace(found, conflict=explain_conflict(request, seconds=seconds))
+        conflict = explain_conflict(request, seconds=seconds, frameworks=frameworks())
+        return replace(found, conflict=conflict)
     return replace(found, wins_with=_winning_changes(found))
 
 

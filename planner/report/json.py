@@ -125,6 +125,7 @@ def answer_report(answer: Answer) -> dict[str, Any]:
         "reasons": [reason.as_dict() for reason in answer.reasons],
         "conflict": [member.as_dict() for member in conflict.members] if conflict else [],
         "relaxations": [relaxation.as_dict() for relaxation in conflict.relaxations] if conflict else [],
+        "hopeless": list(conflict.hopeless) if conflict else [],
         "sensitivity": answer.sensitivity.as_dict() if answer.sensitivity else None,
     }
 
@@ -146,6 +147,7 @@ def why_not_report(found: WhyNot) -> dict[str, Any]:
         "sentences": found.sentences,
         "conflict": [member.as_dict() for member in conflict.members] if conflict else [],
         "relaxations": [relaxation.as_dict() for relaxation in conflict.relaxations] if conflict else [],
+        "hopeless": list(conflict.hopeless) if conflict else [],
     }
 
 

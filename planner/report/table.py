@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 from planner.cost.terms import Memory, StepTime
 from planner.cost.words import LETTERS, memory_words, time_words
+from planner.rules import is_choice
 from planner.spec import Plan, PlanRequest
 from planner.units import GB, format_bytes, format_seconds
 
@@ -270,6 +271,7 @@ def conflict_text(conflict: Conflict) -> str:
         [
             section("Nothing fits", paragraph(conflict.paragraph, "  ")),
             section("Any one of these changes makes a plan possible", changes),
+            section("What does not help", bullets(conflict.hopeless)),
         ]
     )
 
@@ -277,6 +279,8 @@ def conflict_text(conflict: Conflict) -> str:
 def estimate_text(estimate: Estimate, request: PlanRequest) -> str:
     """One priced plan, as text."""
     verdict = "is legal and fits" if estimate.is_legal and estimate.fits else "cannot run"
+    if estimate.violations and all(is_choice(violation.rule) for violation in estimate.violations):
+        verdict = "runs, but not within the limits that the request sets"
     parts = [
         paragraph(headline(request)) + "\n",
         ranking([estimate], request, names=["-"]) + "\n",

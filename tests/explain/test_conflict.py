@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.api import question
+from planner.api import known_frameworks, question
 from planner.cost.stage import with_stages
-from planner.explain.answer import find
-from planner.explain.changes import with_hbm_bytes
+from planner.explain.answer import answer, find
+from planner.explain.changes import with_hbm_bytes, with_num_gpus
 from planner.explain.conflict import HOST, MEMORY, explain_conflict, lifted
+from planner.explain.ladders import more_gpus
 from planner.explain.lean_space import LeanSpace, plan_at, smallest_cut
 from planner.explain.leanest import any_plan, corner_plan, leanest, peak_bytes
 from planner.frameworks import load_framework
@@ -64,7 +67,7 @@ def test_every_member_has_its_numbers_and_the_paragraph_names_them(tiny_dense: P
 def test_relaxations_are_feasible_when_applied(tiny_dense: PlanRequest) -> None:
     found = explain_conflict(pinned(tiny_dense, tp="8"), seconds=5)
     kinds = {relaxation.kind for relaxation in found.relaxations}
-    assert kinds == {"pin", "domain"}
+    assert kinds == {"pin", "domain", "domain-size"}
     wide = pinned(tiny_dense, tp="8").model_copy(update={"allow_tensor_parallel_across_nodes": True})
     assert solve(wide, top=1).best is not None
     for relaxation in found.relaxations:
@@ -200,7 +203,64 @@ def test_host_memory_is_named_where_offload_would_fit_without_it() -> None:
     assert set(found.names) == {HOST, MEMORY}
     assert "2.1 TB of host memory" in found.paragraph
     assert all(relaxation.plan.fits for relaxation in found.relaxations)
-    assert {"hbm", "gpus"} <= {relaxation.kind for relaxation in found.relaxations}
+    kinds = [relaxation.kind for relaxation in found.relaxations]
+    assert {"hbm", "host", "gpus"} <= set(kinds)
+    assert "2.1 TB of host memory a node" in found.relaxations[kinds.index("host")].change
+    # the fewest GPUs: one node of 8 less does not do
+    more = found.relaxations[kinds.index("gpus")]
+    count = more.plan.plan.num_gpus
+    assert f"--gpus {count}" in more.change
+    assert any_plan(with_num_gpus(request, count - 8), 5, search=False).witness is None
+
+
+def test_another_framework_is_named_where_a_rule_is_the_frameworks(tiny_dense: PlanRequest) -> None:
+    """Megatron has no DualPipe; DeepSeek's own code has."""
+    others = [load_framework("torchtitan"), load_framework("deepseek")]
+    request = pinned(tiny_dense, schedule="dualpipe").model_copy(
+        update={"framework": load_framework("megatron")}
+    )
+    found = explain_conflict(request, seconds=5, frameworks=others)
+    changes = {relaxation.kind: relaxation for relaxation in found.relaxations}
+    assert changes["framework"].change == "--framework deepseek"
+    assert changes["framework"].plan.plan.schedule == "dualpipe"
+
+
+def test_a_change_that_is_not_enough_alone_is_named_with_what_it_lacks(tiny_dense: PlanRequest) -> None:
+    """8 heads over 3 ranks, and 2 pipeline ranks of 8 GPUs with 3: dropping the second does not help."""
+    found = explain_conflict(pinned(tiny_dense, tp="3", pp="3"), seconds=5)
+    said = " ".join(found.hopeless)
+    if found.relaxations[0].kind != "pair":
+        assert "only together with" in said
+    assert all(word not in said for word in ("None", "pin:"))
+
+
+def test_relaxations_say_what_to_type_with_the_batch_that_was_meant() -> None:
+    """On 10 GPUs the default batch would be another one: 5 x 2^k instead of the 512 of 8 GPUs."""
+    request = question({"model": "llama-3-8b", "gpus": 8})
+    words, changed = more_gpus(request).at(10)
+    assert words == f"--gpus 10 --global-batch {request.workload.global_batch}"
+    assert changed.workload == request.workload
+    assert more_gpus(request).at(16)[0] == "--gpus 16"
+
+
+def test_a_part_of_a_node_grows_to_the_usual_node() -> None:
+    """One H100, then two: one node of two, not two nodes of one."""
+    one = question({"model": "llama-3-8b", "gpus": 1})
+    assert with_num_gpus(one, 2).cluster == question({"model": "llama-3-8b", "gpus": 2}).cluster
+
+
+@pytest.mark.slow
+def test_deepseek_v3_on_64_gpus_is_refused_within_seconds() -> None:
+    request = question({"model": "deepseek-v3", "gpus": 64})
+    start = time.process_time()
+    result = find(request, 1, 20.0)
+    found = answer(request, result, frameworks=known_frameworks).conflict
+    assert time.process_time() - start < 6.0
+    assert result.status == "infeasible"
+    assert found is not None
+    assert set(found.names) == {HOST, MEMORY}
+    assert {"hbm", "host", "gpus"} <= {relaxation.kind for relaxation in found.relaxations}
+    assert any("Shorter sequences" in sentence for sentence in found.hopeless)
 
 
 def test_where_no_single_change_works_a_pair_is_offered(tiny_dense: PlanRequest) -> None:

@@ -25,7 +25,7 @@ MEMBER_KEYS = {"rule", "sentence", "source", "possible_without"}
 RELAXATION_KEYS = {"kind", "change", "sentence", "step_time_s", "plan"}
 WHY_NOT_KEYS = {
     "request", "choice", "possible", "legal", "fits", "needs", "loss_pct", "loss_s", "best", "completion",
-    "sentences", "conflict", "relaxations",
+    "sentences", "conflict", "relaxations", "hopeless",
 }  # fmt: skip
 
 

@@ -1,0 +1,182 @@
+"""The single changes that could make a plan possible, each kind as a ladder: the nearest change first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.catalog.defaults import default_global_batch
+from planner.explain.changes import with_domain, with_num_gpus
+from planner.rules.framework import FRAMEWORK_RULES
+from planner.rules.schedule import SCHEDULE_RULES
+from planner.rules.stages import STAGE_RULES
+from planner.spec import FrameworkProfile, Pin, PlanRequest
+
+MEMORY = "every_stage_fits_in_memory"
+BUBBLE = "bubble_stays_within_budget"
+DOMAIN = "tensor_ranks_stay_inside_the_fast_domain"
+
+GROWTH = (1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
+"""Multiples of the cluster, the domain or the batch that are tried, smallest first."""
+SHRINKING = (0.75, 0.5, 0.25, 0.125)
+"""Parts of the sequence or the batch that are tried, largest first."""
+BUDGETS = (0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
+"""Bubble budgets that are tried, smallest first, before none at all."""
+SEQUENCE_STEPS = 16
+"""The longest sequence that works is found to so many parts of the one asked for."""
+
+OF_FRAMEWORKS = {rule.name for rule in (*FRAMEWORK_RULES, *SCHEDULE_RULES, *STAGE_RULES)} | {MEMORY}
+"""Rules of which another framework may think differently."""
+
+Step = tuple[str, PlanRequest]
+"""What to type, and the request that results."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Values of one number (or choices of one kind) to try, and what to say where none of them helps.
+
+    Between the last value that does not work and the first that does, multiples of ``unit`` are tried as
+    well (0: the values are all there are).
+    """
+
+    kind: str
+    values: tuple[Any, ...]
+    at: Callable[[Any], Step]
+    what: str
+    """The kind of change in words: ``more GPUs (up to 8192)``."""
+    unit: int = 0
+    now: int = 0
+    """The number today."""
+
+
+def ladders(
+    request: PlanRequest, conflict: Sequence[str], frameworks: Sequence[FrameworkProfile] = ()
+) -> Iterator[Ladder]:
+    """Every kind of change that touches the conflict.
+
+    Parameters
+    ----------
+    conflict
+        Names of the conflicting rules.
+    frameworks
+        Frameworks that could be used instead.
+    """
+    touches, memory = " ".join(conflict), MEMORY in conflict
+    for pin in request.pins:
+        if f"pin:{pin.option}" in conflict:
+            yield Ladder("pin", (pin,), lambda pin: without_pin(request, pin), f"dropping {pin.option}")
+    if BUBBLE in conflict:
+        yield _bubbles(request)
+    if DOMAIN in conflict:
+        yield _across_nodes(request)
+        yield _domains(request)
+    if memory or "batch" in touches or "cluster" in touches:
+        yield more_gpus(request)
+    if memory or "sequence" in touches:
+        yield _sequences(request)
+    if "batch" in touches or "bubble" in touches or "round" in touches:
+        yield _batches(request)
+    if "cluster" in touches and not request.allow_idle:
+        step = ("--allow-idle", request.model_copy(update={"allow_idle": True}))
+        yield Ladder("idle", (step,), lambda step: step, "leaving GPUs idle")
+    if frameworks and OF_FRAMEWORKS & set(conflict):
+        yield _frameworks(request, frameworks)
+
+
+def without_pin(request: PlanRequest, pin: Pin) -> Step:
+    """The request without one word of the user's."""
+    pins = tuple(other for other in request.pins if other != pin)
+    return f"without {pin.option}", request.model_copy(update={"pins": pins})
+
+
+def more_gpus(request: PlanRequest) -> Ladder:
+    """Larger clusters of the same nodes."""
+    now, node = request.cluster.num_gpus, with_num_gpus(request, 1_000_000).cluster.gpus_per_node
+    whole = {math.ceil(now * factor / node) * node for factor in GROWTH}
+    part = {count for count in range(now + 1, node) if node % count == 0}
+    counts = tuple(sorted(count for count in whole | part if count > now))
+
+    def at(count: int) -> Step:
+        return _typed(f"--gpus {count}", with_num_gpus(request, count), request)
+
+    return Ladder("gpus", counts, at, f"more GPUs (up to {counts[-1]:,})", unit=node, now=now)
+
+
+def _bubbles(request: PlanRequest) -> Ladder:
+    now = request.max_bubble if request.max_bubble is not None else math.inf
+    budgets = (*(budget for budget in BUDGETS if budget > now), None)
+
+    def at(budget: float | None) -> Step:
+        word = "none" if budget is None else f"{budget:g}"
+        return f"--max-bubble {word}", request.model_copy(update={"max_bubble": budget})
+
+    return Ladder("bubble", budgets, at, "a larger bubble budget (or none)")
+
+
+def _across_nodes(request: PlanRequest) -> Ladder:
+    lifted = request.model_copy(update={"allow_tensor_parallel_across_nodes": True})
+    step = ("--allow-tp-across-nodes", lifted)
+    return Ladder("domain", (step,), lambda step: step, "tensor parallelism across nodes")
+
+
+def _domains(request: PlanRequest) -> Ladder:
+    now, most = request.cluster.nvlink_domain, request.cluster.num_gpus
+    sizes = sorted({math.ceil(now * factor) for factor in GROWTH if now * factor <= most})
+
+    def at(size: int) -> Step:
+        return f"--domain-gpus {size}", with_domain(request, size)
+
+    return Ladder("domain-size", tuple(sizes), at, f"a larger fast domain (up to {most:,} GPUs)")
+
+
+def _sequences(request: PlanRequest) -> Ladder:
+    now = request.workload.seq_length
+    lengths = tuple(round(now * factor) for factor in SHRINKING if now * factor >= 1)
+
+    def at(length: int) -> Step:
+        workload = request.workload.model_copy(update={"seq_length": length})
+        return _typed(f"--seq-length {length}", request.model_copy(update={"workload": workload}), request)
+
+    what = f"shorter sequences (down to {lengths[-1] if lengths else now:,} tokens)"
+    return Ladder("sequence", lengths, at, what, unit=max(now // SEQUENCE_STEPS, 1), now=now)
+
+
+def _batches(request: PlanRequest) -> Ladder:
+    """Batches that divide among more degrees, the nearest first."""
+    now, gpus = request.workload.global_batch, request.cluster.num_gpus
+    odd = gpus // (gpus & -gpus)
+    whole = {math.ceil(now / (odd * 2**power)) * odd * 2**power for power in range(11)}
+    scaled = {round(now * factor) for factor in (*GROWTH, *SHRINKING)}
+    batches = sorted((whole | scaled) - {0, now}, key=lambda batch: abs(math.log(batch / now)))
+
+    def at(batch: int) -> Step:
+        update = {"global_batch": batch, "global_batch_max": None}
+        workload = request.workload.model_copy(update=update)
+        return f"--global-batch {batch}", request.model_copy(update={"workload": workload})
+
+    what = f"another global batch ({min(batches):,} to {max(batches):,} sequences)"
+    return Ladder("batch", tuple(batches), at, what)
+
+
+def _frameworks(request: PlanRequest, frameworks: Sequence[FrameworkProfile]) -> Ladder:
+    others = tuple(profile for profile in frameworks if profile.name != request.framework.name)
+
+    def at(profile: FrameworkProfile) -> Step:
+        return f"--framework {profile.name}", request.model_copy(update={"framework": profile})
+
+    return Ladder("framework", others, at, "another framework")
+
+
+def _typed(words: str, changed: PlanRequest, request: PlanRequest) -> Step:
+    """What to type, with the batch where the default would follow the change."""
+    batch = request.workload.global_batch
+    defaults = [
+        default_global_batch(asked.cluster.num_gpus, asked.workload.seq_length)
+        for asked in (request, changed)
+    ]
+    if request.workload.global_batch_max is None and defaults[0] == batch != defaults[1]:
+        words += f" --global-batch {batch}"
+    return words, changed
