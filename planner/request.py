@@ -184,7 +184,10 @@ class Question:
             said.append(defaults.cluster_sentence(cluster, named=self.hardware is not None))
         said.append(defaults.framework_sentence(framework, named=self.framework is not None))
         if self.precision is None:
-            said.append("Number format bf16; change it with --precision (bf16,fp8 lets the planner choose).")
+            said.append(
+                f"Number format {workload.precisions[0]}; change it with --precision (bf16,fp8 lets the "
+                "planner choose)."
+            )
         bubble = _bubble(self.max_bubble)
         if bubble is not None:
             said.append(defaults.bubble_sentence(bubble))
@@ -282,7 +285,9 @@ def _sequences(text: str, seq_length: int) -> int:
 
 def _precisions(text: str | None, accelerator: Accelerator) -> tuple[Precision, ...]:
     known: tuple[Precision, ...] = get_args(Precision)
-    words = [word.strip().lower() for word in (text or defaults.DEFAULT_PRECISION).split(",")]
+    has_default = defaults.DEFAULT_PRECISION in accelerator.compute.peak_flop_per_s
+    usual = defaults.DEFAULT_PRECISION if has_default else "fp16"  # Volta's tensor cores know no other
+    words = [word.strip().lower() for word in (text or usual).split(",")]
     chosen: list[Precision] = []
     for word in words:
         match = [precision for precision in known if precision == word]
@@ -290,8 +295,8 @@ def _precisions(text: str | None, accelerator: Accelerator) -> tuple[Precision, 
             raise BadInput(
                 f"--precision {word!r} is not one of {', '.join(known)}{did_you_mean(word, known)}"
             )
-        if match[0] not in accelerator.gemm:
-            able = ", ".join(accelerator.gemm)
-            raise BadInput(f"--precision {word}: {accelerator.name} has no {word} figures; it has {able}")
+        if match[0] not in accelerator.compute.peak_flop_per_s:
+            able = ", ".join(format for format in known if format in accelerator.compute.peak_flop_per_s)
+            raise BadInput(f"--precision {word}: {accelerator.name} has no {word} products; it has {able}")
         chosen += [precision for precision in match if precision not in chosen]
     return tuple(chosen)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from planner.cost.terms import Memory, StepTime
-from planner.cost.words import LETTERS, memory_words, time_words
+from planner.cost.words import LETTERS, memory_words, plan_words, time_words
 from planner.rules import is_choice
 from planner.spec import Plan, PlanRequest
 from planner.units import GB, format_bytes, format_seconds

@@ -15,9 +15,9 @@ from planner.rules.check import (
     valid_values,
 )
 from planner.rules.rule import Rule, rule
-from planner.rules.user import pin_rules
+from planner.rules.user import is_choice, pin_rules
 
 __all__ = [
-    "RULES", "TABULAR_RULES", "Rule", "Violation", "broken_rules", "candidates", "check", "mask", "pin_rules",
-    "rule", "valid_values",
+    "RULES", "TABULAR_RULES", "Rule", "Violation", "broken_rules", "candidates", "check", "is_choice", "mask",
+    "pin_rules", "rule", "valid_values",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd, lcm
 from typing import Any
 
 import numpy as np
@@ -89,12 +90,29 @@ def vocabulary_divides_over_tensor_ranks(request: PlanRequest, tensor_parallel: 
     return divides(tensor_parallel, request.model.vocab_size)
 
 
-@rule(source="Megatron-LM arguments.py: seq % (2 cp); ring attention: two zig-zag pieces a rank")
+def _nearest_sequences(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    """The lengths next to the sequence's that suit context, sequence-parallel and low-precision ranks."""
+    limits, c, t = request.framework.limits, plan.context_parallel, plan.tensor_parallel
+    zigzag = plan.context_parallel_kind == "ring" or limits.zigzag_for_every_context_kind
+    rows, pieces = FP8_ROWS.get(plan.precision, 1), 2 * c if zigzag and c > 1 else c
+    unit = pieces
+    if plan.sequence_parallel:
+        unit = lcm(unit, t * (2 * c if limits.sequence_divides_by_tensor_and_context and c > 1 else c))
+    aligned = rows * c * (t if plan.sequence_parallel else 1)
+    unit = lcm(unit, aligned // gcd(aligned, plan.micro_batch))
+    below = request.workload.seq_length // unit * unit
+    return {"rows": rows, "nearest": " and ".join(str(n) for n in (below, below + unit) if n)}
+
+
+@rule(
+    source="Megatron-LM arguments.py: seq % (2 cp); ring attention: two zig-zag pieces a rank",
+    numbers=_nearest_sequences,
+)
 def sequence_divides_over_context_ranks(
     request: PlanRequest, context_parallel: Column, context_parallel_kind: Column
 ) -> Column:
     """The sequence of {request.workload.seq_length} tokens does not split evenly over {context_parallel}
-    context ranks ({context_parallel_kind}; a ring needs two pieces a rank).
+    context ranks ({context_parallel_kind}; a ring needs two pieces a rank; nearest sequence: {nearest}).
     """
     zigzag = request.framework.limits.zigzag_for_every_context_kind
     pieces = np.where(np.logical_or(context_parallel_kind == "ring", zigzag), 2, 1) * context_parallel
@@ -120,12 +138,15 @@ def heads_divide_over_all_to_all_ranks(
     return implies(exchanges_heads, np.logical_and(divides(c, heads), kv_fits))
 
 
-@rule(source="Megatron-LM tensor_parallel/mappings.py; chapter 12.3.1; torchtitan: seq % (t 2c)")
+@rule(
+    source="Megatron-LM tensor_parallel/mappings.py; chapter 12.3.1; torchtitan: seq % (t 2c)",
+    numbers=_nearest_sequences,
+)
 def sequence_divides_over_sequence_ranks(
     request: PlanRequest, tensor_parallel: Column, context_parallel: Column, sequence_parallel: Column
 ) -> Column:
     """The sequence of {request.workload.seq_length} tokens over {context_parallel} context ranks does
-    not split evenly over {tensor_parallel} sequence-parallel ranks.
+    not split evenly over {tensor_parallel} sequence-parallel ranks (nearest sequence: {nearest}).
     """
     pieces = np.asarray(tensor_parallel) * context_parallel
     if request.framework.limits.sequence_divides_by_tensor_and_context:
@@ -199,15 +220,23 @@ def _width_multiples(request: PlanRequest) -> dict[str, int]:
     return AMD_COLUMNS if request.cluster.accelerator.vendor.lower() == "amd" else FP8_COLUMNS
 
 
-def _alignment(plan: Plan, request: PlanRequest) -> dict[str, Any]:
-    rows, columns = FP8_ROWS.get(plan.precision, 1), _width_multiples(request).get(plan.precision, 1)
-    return {"rows": rows, "columns": columns}
+def _width_alignment(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    columns, model = _width_multiples(request).get(plan.precision, 1), request.model
+    t, etp = plan.tensor_parallel, plan.expert_tensor_parallel
+    widths = [(f"{model.num_heads} heads of {model.head_dim}", model.num_heads * model.head_dim, t, "tensor")]
+    if _dense_mlp(request):
+        widths.append((f"an MLP of {model.ffn_hidden_size}", model.ffn_hidden_size, t, "tensor"))
+    if model.is_moe:
+        width = model.expert_ffn_hidden_size
+        widths.append((f"experts of {width}", width, etp, "expert-tensor"))
+    wrong = [f"{name} over {ranks} {kind} ranks" for name, n, ranks, kind in widths if n % (ranks * columns)]
+    return {"columns": columns, "widths": ", ".join(wrong)}
 
 
 @rule(
     source="Transformer Engine: rows of a low-precision product are a multiple of 8 (MXFP8: 32)",
     field="tensor_parallel",
-    numbers=_alignment,
+    numbers=_nearest_sequences,
 )
 def low_precision_rows_are_aligned(
     request: PlanRequest,
@@ -219,7 +248,7 @@ def low_precision_rows_are_aligned(
 ) -> Column:
     """{micro_batch} x {request.workload.seq_length} tokens over {context_parallel} context and
     {tensor_parallel} tensor ranks do not leave each rank a multiple of {rows} rows, which {precision}
-    products need.
+    products need (nearest sequence: {nearest}).
     """
     ranks = np.asarray(context_parallel) * np.where(sequence_parallel, tensor_parallel, 1)
     tokens = np.asarray(micro_batch) * request.workload.seq_length
@@ -232,14 +261,13 @@ def low_precision_rows_are_aligned(
 @rule(
     source="Transformer Engine: widths of a low-precision product are a multiple of 16 (MXFP8: 32; AMD: 128)",
     field="tensor_parallel",
-    numbers=_alignment,
+    numbers=_width_alignment,
 )
 def low_precision_widths_are_aligned(
     request: PlanRequest, precision: Column, tensor_parallel: Column, expert_tensor_parallel: Column
 ) -> Column:
-    """Heads x {request.model.head_dim}, MLP width {request.model.ffn_hidden_size} and expert width
-    {request.model.expert_ffn_hidden_size} over {tensor_parallel} tensor and {expert_tensor_parallel}
-    expert-tensor ranks are not multiples of {columns}, which {precision} products need.
+    """{precision} products need multiples of {columns} columns on each rank, which do not come of
+    {widths}.
     """
     model, t = request.model, np.asarray(tensor_parallel)
     dense = model.ffn_hidden_size if _dense_mlp(request) else 0

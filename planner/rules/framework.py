@@ -44,10 +44,13 @@ def zero_stage_goes_with_the_pipeline(
     return implies(np.asarray(pipeline_parallel) > 1, is_in(zero_stage, allowed))
 
 
-@rule(source="DeepSpeed engine.py: mixture of experts with ZeRO-3 refused")
-def zero_stage_goes_with_experts(request: PlanRequest, zero_stage: Column) -> Column:
-    """{request.framework.name} refuses ZeRO-{zero_stage} for a mixture of experts."""
-    refused = request.model.is_moe and not request.framework.limits.zero3_with_experts
+@rule(source="DeepSpeed engine.py: its own expert layers with ZeRO-3 refused; experts kept whole go")
+def zero_stage_goes_with_experts(request: PlanRequest, zero_stage: Column, expert_parallel: Column) -> Column:
+    """{request.framework.name} refuses ZeRO-{zero_stage} with {expert_parallel} expert ranks; without
+    expert parallelism it shards them like any other layer.
+    """
+    parted = np.logical_and(request.model.is_moe, np.asarray(expert_parallel) > 1)
+    refused = np.logical_and(parted, not request.framework.limits.zero3_with_experts)
     return implies(refused, np.asarray(zero_stage) < 3)
 
 

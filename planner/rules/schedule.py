@@ -130,12 +130,22 @@ def microbatches_fill_interleaved_rounds(
     return implies(schedule == "interleaved", fits)
 
 
-@rule(source="PyTorch schedules.py: m >= stages for 1F1B and GPipe; nanotron: m >= p - 1; MaxText: m % p")
+def _least_microbatches(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    limits, p = request.framework.limits, plan.pipeline_parallel
+    if limits.microbatches_multiple_of_stages:
+        return {"wanted": f"a multiple of {p}"}
+    return {"wanted": f"{p if limits.microbatches_at_least_stages else p - 1} or more"}
+
+
+@rule(
+    source="PyTorch schedules.py: m >= stages for 1F1B and GPipe; nanotron: m >= p - 1; MaxText: m % p",
+    numbers=_least_microbatches,
+)
 def microbatches_cover_the_pipeline(
     request: PlanRequest, num_microbatches: Column, schedule: Column, pipeline_parallel: Column
 ) -> Column:
-    """{num_microbatches} micro-batches do not cover {pipeline_parallel} pipeline ranks, which {schedule}
-    needs in {request.framework.name}.
+    """{num_microbatches} micro-batches do not cover {pipeline_parallel} pipeline ranks: {schedule} needs
+    {wanted} in {request.framework.name}.
     """
     limits, m, p = request.framework.limits, np.asarray(num_microbatches), np.asarray(pipeline_parallel)
     simple = is_in(schedule, NEEDS_STAGES_IN_FLIGHT)

@@ -15,6 +15,21 @@ PIN_PREFIX = "pin:"
 """Names of pin rules begin so; the rest is the option as the user wrote it."""
 
 
+CHOICES = frozenset(
+    {
+        "bubble_stays_within_budget",
+        "tensor_ranks_stay_inside_the_fast_domain",
+        "precision_is_among_the_choices",
+    }
+)
+"""Rules that guard what the user wants, not what can run; each has an option that lifts it."""
+
+
+def is_choice(rule_name: str) -> bool:
+    """Whether a rule states a wish of the user, so that a plan that breaks it still runs."""
+    return rule_name in CHOICES or rule_name.startswith(PIN_PREFIX)
+
+
 def pin_rules(request: PlanRequest) -> tuple[Rule, ...]:
     """One rule for each pin of the request, in the order given."""
     return tuple(pin_rule(pin) for pin in request.pins)

@@ -62,7 +62,7 @@ class Limits(BaseModel):
     experts_with_tensor_exclude_pipeline: bool = False
     """Expert and tensor parallelism together refuse a pipeline (DeepSpeed AutoEP folding)."""
     zero3_with_experts: bool = True
-    """ZeRO-3 accepts mixture-of-experts models."""
+    """ZeRO-3 accepts expert parallelism."""
     plain_replication_combines: bool = True
     """ZeRO-0 replicas may be combined with other degrees (torchtitan and accelerate: no)."""
     sharding_needs_replicas: bool = False

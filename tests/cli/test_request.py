@@ -40,6 +40,21 @@ def test_what_is_said_is_not_assumed() -> None:
         assert option not in text
 
 
+@pytest.mark.parametrize(
+    ("hardware", "asked", "chosen"),
+    [
+        ("a100-sxm-40gb", "fp16", "fp16"),  # at the rate of bf16, of which alone there are measurements
+        ("mi355x-288gb", "mxfp8", "mxfp8"),
+        ("v100-sxm2-32gb", None, "fp16"),  # no bf16 there
+        ("h100-sxm-80gb", None, "bf16"),
+    ],
+)
+def test_formats_are_those_of_the_data_sheet(hardware: str, asked: str | None, chosen: str) -> None:
+    request = ask(hardware=hardware, precision=asked, framework="any")
+    assert request.workload.precisions == (chosen,)
+    assert asked or f"Number format {chosen}" in " ".join(request.assumptions)
+
+
 def test_batches_as_ranges_and_tokens() -> None:
     ranged = ask(global_batch="128:256").workload
     assert (ranged.global_batch, ranged.global_batch_max) == (128, 256)

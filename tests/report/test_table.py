@@ -77,6 +77,30 @@ def test_an_uncalibrated_plan_says_so() -> None:
     assert "No published run calibrates bf16 on h800-sxm-80gb" in " ".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("options", "verdict"),
+    [
+        ({"tp": 2, "pp": 1}, "This plan is legal and fits."),
+        ({"tp": 3, "pp": 1}, "This plan cannot run."),
+        # 64 micro-batches halve to 8 stages: (8 - 1) / 8 of bubble, which only the default budget forbids.
+        ({"pp": 8, "micro_batch": 8}, "This plan runs, but not within the limits that the request sets."),
+    ],
+)
+def test_a_wish_is_told_from_what_cannot_run(options: dict[str, int], verdict: str) -> None:
+    asked = {**SMALL, "recompute": "full", **options}
+    assert verdict in estimate_text(estimate(**asked), question(asked))
+
+
+def test_a_nearly_full_gpu_is_called_tight() -> None:
+    asked = {**SMALL, "tp": 2, "pp": 2, "dp": 2, "recompute": "selective"}
+    peak = estimate(**asked).peak_memory_bytes
+    tight, roomy = (
+        estimate(**asked, hbm=f"{peak * factor / 1e9:.3f}GB", hbm_reserve="0GB") for factor in (1.05, 1.3)
+    )
+    assert any("Memory is tight: 5 % stay free" in note for note in tight.notes)
+    assert not any("tight" in note for note in roomy.notes)
+
+
 def test_a_number_and_its_unit_stay_on_one_line() -> None:
     text = " ".join(["needs 85.4 GB or 120 ms or 25 %"] * 12)
     for shown in (paragraph(text), bullets([text])):

@@ -98,7 +98,7 @@ TRUTHS: dict[str, list[Truth]] = {
         Truth(limits=EVEN, breaks=("layers_divide_over_stages",)),
     ],
     "nanotron-347-pp8-m1": [
-        Truth(breaks=("microbatches_cover_the_pipeline",), given={"num_microbatches": 1}),
+        Truth(breaks=("microbatches_cover_the_pipeline",), given={"num_microbatches": 1}, says="7 or more"),
         Truth(given={"num_microbatches": 7}, is_legal=True),
     ],
     "nemo-14288-pp6-m3": [
@@ -107,7 +107,7 @@ TRUTHS: dict[str, list[Truth]] = {
     ],
     "nemorl-1551-fp8-sp": [
         Truth(given={"seq_len": 16368}, breaks=("low_precision_rows_are_aligned",),
-              says="a multiple of 8 rows"),
+              says="fp8 products need (nearest sequence: 16352 and 16384)"),
         Truth(given={"seq_len": 16384}, is_legal=True),
     ],
     "openrlhf-346-7gpus": [
@@ -127,11 +127,12 @@ TRUTHS: dict[str, list[Truth]] = {
     ],
     "swift-9723-mxfp8-sp": [
         Truth(given={"seq_len": 31936}, breaks=("low_precision_rows_are_aligned",),
-              says="a multiple of 32 rows"),
+              says="mxfp8 products need (nearest sequence: 31872 and 32000)"),
         Truth(given={"seq_len": 32000}, is_legal=True),
     ],
     "titan-1306-seq-tp": [
-        Truth(given={"seq_len": 8191}, breaks=("sequence_divides_over_sequence_ranks",)),
+        Truth(given={"seq_len": 8191}, breaks=("sequence_divides_over_sequence_ranks",),
+              says="nearest sequence: 8190 and 8192"),
         Truth(given={"seq_len": 8191, "cp": 2, "tp": 1}, breaks=("sequence_divides_over_context_ranks",)),
         Truth(given={"seq_len": 8192}, is_legal=True),
     ],
@@ -192,7 +193,12 @@ TRUTHS: dict[str, list[Truth]] = {
         *out_of_memory(0, num_gpus=4096, dp=4096),
         Truth(entry=1, fits=True, is_legal=True),
     ],
-    "qwenvl-2053-30ba3b-zero2": [*out_of_memory(0), Truth(entry=1, is_tight=True)],
+    # "use ZeRO-3 or ep": DeepSpeed shards whole experts like any other layer
+    "qwenvl-2053-30ba3b-zero2": [
+        *out_of_memory(0),
+        Truth(entry=1, is_tight=True),
+        Truth(given={"zero": 3}, fits=True, is_legal=True),
+    ],
     "swift-8084-qwen3vl30b-8xa100": [Truth(is_tight=True)],
     "xtuner-842-70b-16gpu": out_of_memory(0),
     "automodel-2394-gptoss120b-gb200": [
