@@ -46,9 +46,12 @@ def cluster_sentence(cluster: Cluster, named: bool) -> str:
     outer = cluster.links[-1]
     network = f"{outer.bytes_per_s / 1e9:.0f} GB/s per GPU and direction over {outer.name}"
     which = "" if named else f"Hardware {accelerator.name} (--hardware). "
+    usable = cluster.usable_hbm_bytes
+    many = "" if cluster.gpus_per_node == 1 else "s"
     return (
-        f"{which}{cluster.gpus_per_node} GPUs a node, {network}; "
-        "change it with --gpus-per-node and --nic-bandwidth."
+        f"{which}{usable / 1e9:.1f} GB ({usable / 2**30:.1f} GiB) of HBM a GPU for the plan, "
+        f"{cluster.gpus_per_node} GPU{many} a node, {network}; "
+        "change it with --hbm, --gpus-per-node and --nic-bandwidth."
     )
 
 

@@ -122,7 +122,7 @@ def answer(
     return Answer(
         request=request,
         result=result,
-        reasons=tuple(reasons(result.best, request, resolve=full, seconds=seconds)),
+        reasons=tuple(reasons(result.best, request, ranked=result.plans, resolve=full, seconds=seconds)),
         binds=(*binding(result.best, request), *limits),
         sensitivity=sensitivity,
     )

@@ -60,12 +60,32 @@ def percent(first: Estimate, second: Estimate) -> float:
 
 def loss_phrase(best: Estimate, other: Estimate) -> str:
     """The other plan's loss in a phrase: ``+38.0 % (tensor-parallel communication +1.7 s, ...)``."""
-    change = percent(best, other)
     terms = ", ".join(
         f"{row.words} {_signed(row.change)}" for row in notable(time_differences(best.time, other.time))
     )
-    amount = "equally fast" if abs(change) < 0.05 else f"{change:+.1f} %"
-    return f"{amount} ({terms})" if terms else amount
+    return f"{amount(best, other)} ({terms}{pace_words(best, other)})" if terms else amount(best, other)
+
+
+def amount(best: Estimate, other: Estimate) -> str:
+    """The other plan's loss alone: ``+38.0 %``."""
+    change = percent(best, other)
+    return "equally fast" if abs(change) < 0.05 else f"{change:+.1f} %"
+
+
+def pace_words(first: Estimate, second: Estimate) -> str:
+    """Why the terms of layers and ends trade places: the pace is set by another kind of pipeline rank.
+
+    Busy terms are those of one rank. Where both plans are pipelines and only one of them has an end of the
+    model (embedding, loss) on that rank, a longer 'embedding and loss' means fewer layers there.
+    """
+    if first.plan.pipeline_parallel == 1 or second.plan.pipeline_parallel == 1:
+        return ""
+    ours, theirs = (float(estimate.time.embedding_and_loss_s) for estimate in (first, second))
+    if abs(theirs - ours) < NOTABLE_SHARE * max(ours, theirs, 0.01 * first.step_time_s):
+        return ""
+    if ours == 0.0:
+        return "; a rank with the embedding or the loss sets the pace"
+    return "; a rank without embedding and loss sets the pace" if theirs == 0.0 else ""
 
 
 def memory_phrase(estimate: Estimate, usable_bytes: float) -> str:

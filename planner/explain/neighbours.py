@@ -25,7 +25,9 @@ def neighbour_values(plan: Plan, field: str, request: PlanRequest) -> tuple[Any,
     if field == "zero_stage":
         values = list(range(4))
     elif field == "virtual_stages":
-        values = list(range(1, request.model.num_layers // plan.pipeline_parallel + 1))
+        values = list(range(1, here + 2))
+    elif field == "shard_group_size":
+        values = divisors(plan.data_parallel * plan.context_parallel)
     elif field == "micro_batch":
         values = divisors(max(1, plan.global_batch // plan.data_parallel))
     elif field == "expert_parallel":
@@ -55,7 +57,8 @@ def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | 
     _follow_schedule(values, field)
     if not _follow_batch(values, _batch(plan, request), field):
         return None
-    _follow_state(values, plan)
+    if field != "shard_group_size":
+        _follow_state(values, plan)
     if field == "tensor_parallel" and value != plan.tensor_parallel:
         values["sequence_parallel"] = value > 1
     return Plan.model_validate(values)

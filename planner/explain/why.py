@@ -6,12 +6,14 @@ the rule it breaks or the bytes it lacks, and, when asked for, the best plan tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from planner.cost.activations import selective_modules
 from planner.cost.words import plan_words, setting_words
 from planner.errors import BadInput
-from planner.explain.loss import loss_phrase, percent
+from planner.explain.loss import amount, loss_phrase, percent
 from planner.explain.neighbours import changed, neighbour_values
 from planner.explain.sentences import lower_first
 from planner.spec import Pin, Plan, PlanRequest
@@ -27,9 +29,14 @@ NAMES = {
     "virtual_stages": "chunks per pipeline rank",
     "context_parallel": "context parallel",
     "expert_parallel": "expert parallel",
+    "expert_tensor_parallel": "tensor parallel within experts",
     "zero_stage": "ZeRO stage",
+    "shard_group_size": "replicas that share the state",
     "micro_batch": "sequences per micro-batch",
 }
+
+RANKED_FIELDS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+"""Degrees by which ranked plans differ: of all plans with a value, the first in the ranking is the best."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,12 @@ class Reason:
 
 
 def reasons(
-    best: Estimate, request: PlanRequest, *, resolve: bool = False, seconds: float = 10.0
+    best: Estimate,
+    request: PlanRequest,
+    *,
+    ranked: Sequence[Estimate] = (),
+    resolve: bool = False,
+    seconds: float = 10.0,
 ) -> list[Reason]:
     """Explain every setting of a plan that could be different.
 
@@ -72,6 +84,8 @@ def reasons(
     ----------
     best
         The plan, priced.
+    ranked
+        The plans of the answer, best first: the best ones with other degrees need no further search.
     resolve
         Search the best plan for each neighbouring value (slower) instead of only pricing the neighbour.
     seconds
@@ -80,7 +94,7 @@ def reasons(
     found = []
     for field, values in alternatives(best.plan, request):
         sides = tuple(look(best, request, field, value, seconds if resolve else 0.0) for value in values)
-        found.append(_reason(best, request, field, sides))
+        found.append(_reason(best, request, field, sides, ranked))
     found.insert(min(2, len(found)), _data_parallel(best, request))
     if best.plan.pipeline_parallel > 1:
         found.append(_without_pipeline(best, request))
@@ -89,37 +103,51 @@ def reasons(
 
 def alternatives(plan: Plan, request: PlanRequest) -> list[tuple[str, tuple[Any, ...]]]:
     """Return the fields worth explaining and the values to compare each with."""
-    numeric = ["tensor_parallel", "pipeline_parallel"]
-    if plan.pipeline_parallel > 1:
-        numeric.append("virtual_stages")
-    numeric.append("context_parallel")
-    if request.model.is_moe:
-        numeric.append("expert_parallel")
-    numeric += ["zero_stage", "micro_batch"]
+    limits, piped, moe = request.framework.limits, plan.pipeline_parallel > 1, request.model.is_moe
+    numeric = {
+        "tensor_parallel": True,
+        "pipeline_parallel": True,
+        "virtual_stages": piped,
+        "context_parallel": True,
+        "expert_parallel": moe,
+        "expert_tensor_parallel": moe and limits.expert_tensor_parallel,
+        "zero_stage": True,
+        "shard_group_size": limits.hybrid_sharding and plan.zero_stage > 0,
+        "micro_batch": True,
+    }
     found: list[tuple[str, tuple[Any, ...]]] = []
-    for field in numeric:
+    for field in (name for name, matters in numeric.items() if matters):
         values = neighbour_values(plan, field, request)
         found.append((field, tuple(value for value in values if value is not None)))
-    limits = request.framework.limits
-    if plan.pipeline_parallel > 1:
-        schedules = tuple(name for name in limits.schedules if name not in ("none", plan.schedule))
-        found.append(("schedule", schedules))
-    found.append(("recompute", tuple(kind for kind in limits.recompute if kind != plan.recompute)))
-    if len(request.workload.precisions) > 1:
-        found.append(
-            ("precision", tuple(word for word in request.workload.precisions if word != plan.precision))
-        )
+    words = {
+        "schedule": tuple(name for name in limits.schedules if name != "none") if piped else (),
+        "recompute": limits.recompute,
+        "offload": limits.offloads,
+        "sequence_parallel": (False, True) if plan.tensor_parallel > 1 else (),
+        "context_parallel_kind": limits.context_parallel_kinds if plan.context_parallel > 1 else (),
+        "precision": request.workload.precisions,
+    }
+    for field, choices in words.items():
+        found.append((field, tuple(value for value in choices if value != getattr(plan, field))))
     return [(field, values) for field, values in found if values]
 
 
-def look(best: Estimate, request: PlanRequest, field: str, value: Any, seconds: float) -> Side:
-    """Price the plan with one setting changed; with ``seconds``, search the best plan with that value."""
+def look(
+    best: Estimate, request: PlanRequest, field: str, value: Any, seconds: float, plan: Plan | None = None
+) -> Side:
+    """Price the plan with one setting changed; with ``seconds``, search the best plan with that value.
+
+    Parameters
+    ----------
+    plan
+        The plan to price, where it is not the best one with that setting changed.
+    """
     from planner.solver.evaluate import evaluate
 
     searched, optimum = seconds > 0, None
     if searched:
         optimum = conditional_optimum(request, field, value, seconds)
-    plan = changed(best.plan, field, value, request)
+    plan = plan or changed(best.plan, field, value, request)
     if plan is None:
         return Side(value, searched=searched, optimum=optimum)
     try:
@@ -145,7 +173,9 @@ def conditional_optimum(request: PlanRequest, field: str, value: Any, seconds: f
     return solve(pinned, top=1, time_limit_s=seconds).best
 
 
-def _reason(best: Estimate, request: PlanRequest, field: str, sides: tuple[Side, ...]) -> Reason:
+def _reason(
+    best: Estimate, request: PlanRequest, field: str, sides: tuple[Side, ...], ranked: Sequence[Estimate]
+) -> Reason:
     value = getattr(best.plan, field)
     head = setting_words(field, value)
     if field in NAMES:
@@ -153,12 +183,17 @@ def _reason(best: Estimate, request: PlanRequest, field: str, sides: tuple[Side,
     pinned = next((pin.option for pin in request.pins if pin.field == field), "")
     if pinned:
         head += f", pinned by {pinned}"
-    parts = [_side_words(best, field, side) for side in sides]
+    known = ranked if field in RANKED_FIELDS and request.goal in ("step-time", "tokens-per-s") else ()
+    parts = [
+        _side_words(best, request, side, field) + _ranked_words(best, field, side, known) for side in sides
+    ]
     return Reason(field, value, sides, f"{head}: {'; '.join(parts)}.")
 
 
-def _side_words(best: Estimate, field: str, side: Side) -> str:
+def _side_words(best: Estimate, request: PlanRequest, side: Side, field: str) -> str:
     name = setting_words(field, side.value)
+    if side.value == "selective" and side.plan is not None:
+        name += f" ({', '.join(selective_modules(side.plan, request))})"
     words = _lone_words(best, name, side)
     if not side.searched:
         return words
@@ -168,6 +203,22 @@ def _side_words(best: Estimate, field: str, side: Side) -> str:
         return words
     loss = loss_phrase(best, side.optimum)
     return f"{words}; the best plan with {name} is {plan_words(side.optimum.plan)}: {loss}"
+
+
+def _ranked_words(best: Estimate, field: str, side: Side, ranked: Sequence[Estimate]) -> str:
+    """What the ranking already knows about the best plan with another degree."""
+    name = setting_words(field, side.value)
+    if side.searched or side.broken or len(ranked) < 2:
+        return ""
+    for rank, other in enumerate(ranked[1:], 2):
+        if getattr(other.plan, field) == side.value:
+            same = other.plan == side.plan
+            return (
+                f" (plan {rank})"
+                if same
+                else f"; the best with {name} is plan {rank} ({amount(best, other)})"
+            )
+    return f"; none of the first {len(ranked)} plans has it"
 
 
 def _lone_words(best: Estimate, name: str, side: Side) -> str:
@@ -187,8 +238,6 @@ def _lone_words(best: Estimate, name: str, side: Side) -> str:
 
 def _without_pipeline(best: Estimate, request: PlanRequest) -> Reason:
     """Why not the textbook plan: tensor ranks fill the fast domain, replicas do the rest."""
-    from planner.solver.evaluate import evaluate
-
     wide = changed(best.plan, "tensor_parallel", request.cluster.nvlink_domain, request)
     plan = changed(wide or best.plan, "pipeline_parallel", 1, request) or wide or best.plan
     parts = []
@@ -196,22 +245,36 @@ def _without_pipeline(best: Estimate, request: PlanRequest) -> Reason:
         sharded = changed(plan, "zero_stage", stage, request)
         if sharded is None:
             continue
-        estimate = evaluate(sharded, request)
-        memory = next((v.sentence for v in estimate.violations if v.rule == MEMORY_RULE), "")
-        broken = tuple(v.sentence for v in estimate.violations if v.rule != MEMORY_RULE)
-        parts.append(_lone_words(best, plan_words(sharded), Side(stage, sharded, estimate, broken, memory)))
+        side = _largest_cut(look(best, request, "zero_stage", stage, 0.0, sharded), best, request)
+        parts.append(_lone_words(best, plan_words(side.plan or sharded), side))
     return Reason(
         "pipeline_parallel", best.plan.pipeline_parallel, (), f"Without a pipeline: {'; '.join(parts)}."
     )
 
 
+def _largest_cut(side: Side, best: Estimate, request: PlanRequest) -> Side:
+    """The same plan with larger micro-batches, as long as that makes it faster and it fits."""
+    while side.plan is not None and side.estimate is not None and not (side.broken or side.memory):
+        plan = changed(side.plan, "micro_batch", 2 * side.plan.micro_batch, request)
+        if plan is None:
+            break
+        larger = look(best, request, "zero_stage", side.value, 0.0, plan)
+        faster = larger.estimate and larger.estimate.step_time_s < side.estimate.step_time_s
+        if larger.broken or larger.memory or not faster:
+            break
+        side = larger
+    return side
+
+
 def _data_parallel(best: Estimate, request: PlanRequest) -> Reason:
     plan = best.plan
     batch = plan.global_batch // plan.data_parallel
+    gpus = f"the {plan.num_gpus} GPUs that are" if plan.num_gpus > 1 else "the one GPU that is"
+    sequences = f"{batch} of the {plan.global_batch}" if plan.data_parallel > 1 else f"all {batch}"
     sentence = (
-        f"d={plan.data_parallel} (data parallel): the {plan.num_gpus} GPUs that are left after "
-        f"t={plan.tensor_parallel}, p={plan.pipeline_parallel}, c={plan.context_parallel}; each replica "
-        f"trains {batch} of the {plan.global_batch} sequences as {plan.num_microbatches} "
-        f"micro-batch{'es' if plan.num_microbatches > 1 else ''} of {plan.micro_batch}."
+        f"d={plan.data_parallel} (data parallel): {gpus} left after t={plan.tensor_parallel}, "
+        f"p={plan.pipeline_parallel}, c={plan.context_parallel}; each replica trains {sequences} sequences "
+        f"as {plan.num_microbatches} micro-batch{'es' if plan.num_microbatches > 1 else ''} "
+        f"of {plan.micro_batch}."
     )
     return Reason("data_parallel", plan.data_parallel, (), sentence)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from planner.cost.terms import Memory, StepTime
-from planner.cost.words import LETTERS, memory_words, plan_words, time_words
+from planner.cost.words import LETTERS, memory_words, time_words
+from planner.report.in_full import full_words
 from planner.rules import is_choice
 from planner.spec import Plan, PlanRequest
 from planner.units import GB, format_bytes, format_seconds
@@ -217,7 +218,8 @@ def answer_text(answer: Answer) -> str:
     if result.best is None:
         parts.append(_nothing_text(answer))
     else:
-        parts += [ranking(result.plans, request), "", *_plan_parts(answer)]
+        full = f"Plan 1 in full: {full_words(result.plans[0].plan)}."
+        parts += [ranking(result.plans, request), "", paragraph(full), "", *_plan_parts(answer)]
     parts.append(section("Assumed", bullets(request.assumptions)))
     parts.append(paragraph(proof_line(result)))
     return "\n".join(parts)
@@ -313,9 +315,14 @@ def comparison_text(found: Comparison) -> str:
     """Two plans side by side, what differs most first."""
     first, second = found.names
     settings = tabulate(found.settings, ("setting", first, second), disable_numparse=True)
+    whole = [
+        f"{name}: {full_words(estimate.plan)}."
+        for name, estimate in zip(found.names, (found.first, found.second), strict=True)
+    ]
     parts = [
         paragraph(headline(found.request)) + "\n",
         ranking([found.first, found.second], found.request, names=found.names) + "\n",
+        bullets(whole) + "\n",
         paragraph(found.sentence) + "\n",
         section("Settings that differ", settings if found.settings else "  none"),
         section("Time, largest difference first", _difference_table(found.time, found.names)),

@@ -1,0 +1,37 @@
+"""A plan in one sentence that leaves nothing out."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from planner.cost.words import plan_words
+from planner.spec import Plan
+
+
+def full_words(plan: Plan) -> str:
+    """Everything that a row of the ranking leaves out: sharding, sequence parallelism, layers by rank."""
+    words = [plan_words(plan)]
+    replicas = plan.data_parallel * plan.context_parallel
+    if plan.zero_stage and plan.shard_group_size not in (1, replicas):
+        words.append(f"state shared by groups of {plan.shard_group_size} of the {replicas} replicas")
+    if plan.tensor_parallel > 1:
+        words.append(f"{'with' if plan.sequence_parallel else 'without'} sequence parallelism")
+    if plan.context_parallel > 1:
+        words.append(f"context parallel by {plan.context_parallel_kind.replace('_', '-')}")
+    if plan.recompute == "selective" and plan.recompute_modules:
+        words.append(f"recomputing {', '.join(plan.recompute_modules)}")
+    if plan.pipeline_parallel > 1 and plan.stages:
+        words.append(_layers_words(plan))
+    return ", ".join(words)
+
+
+def _layers_words(plan: Plan) -> str:
+    """Layers of every pipeline rank, equal neighbours together, and of its chunks: ``20 layers a rank``."""
+    runs = [(layers, len(list(run))) for layers, run in groupby(stage.layers for stage in plan.stages)]
+    listed = ", ".join(f"{count} x {layers}" if count > 1 else f"{layers}" for layers, count in runs)
+    words = f"layers by rank {listed}" if len(runs) > 1 else f"{runs[0][0]} layers a rank"
+    if plan.virtual_stages == 1:
+        return words
+    chunks = [layers for stage in plan.stages for layers in stage.chunk_layers]
+    low, high = min(chunks), max(chunks)
+    return f"{words} in chunks of {low if low == high else f'{low} to {high}'}"
