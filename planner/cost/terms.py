@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -24,8 +24,8 @@ class Terms:
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Name and value of every term, in the order of definition."""
-        for field in fields(self):
-            yield field.name, getattr(self, field.name)
+        for name in self.__dataclass_fields__:
+            yield name, getattr(self, name)
 
     def as_dict(self) -> dict[str, float]:
         """Terms as plain floats (one plan only)."""
