@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from planner.cost.stage import stage_order
 from planner.spec.plan import Schedule
@@ -82,19 +84,26 @@ def _one_forward_one_backward(m: int, warm_up: int) -> list[Op]:
     return ops + [("B", 0, i) for i in range(m - warm_up, m)]
 
 
+def round_size(p: Any, m: Any) -> Any:
+    """Micro-batches that go through one chunk before the next: p, or m / floor(m / p) as in PyTorch. [1]."""
+    return m // np.maximum(m // p, 1)
+
+
 def _interleaved(p: int, v: int, m: int, rank: int) -> list[Op]:
-    """Megatron's order: groups of p micro-batches walk through the chunks."""
+    """Megatron's order: groups of micro-batches (``round_size``) walk through the chunks."""
+    group = int(round_size(p, m))
+    starts = range(0, m, group)
     pairs = [
-        (chunk, i) for start in range(0, m, p) for chunk in range(v) for i in range(start, min(start + p, m))
+        (chunk, i) for start in starts for chunk in range(v) for i in range(start, min(start + group, m))
     ]
     forward: list[Op] = [("F", chunk, i) for chunk, i in pairs]
     backward: list[Op] = [
         ("B", chunk, i)
-        for start in range(0, m, p)
+        for start in starts
         for chunk in reversed(range(v))
-        for i in range(start, min(start + p, m))
+        for i in range(start, min(start + group, m))
     ]
-    warm_up = min(2 * (p - rank - 1) + (v - 1) * min(p, m), m * v)
+    warm_up = min(2 * (p - rank - 1) + (v - 1) * group, m * v)
     ops = forward[:warm_up]
     for ahead, behind in zip(forward[warm_up:], backward, strict=False):
         ops += [ahead, behind]

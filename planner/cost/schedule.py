@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost.orders import BIDIRECTIONAL
+from planner.cost.orders import BIDIRECTIONAL, round_size
 from planner.cost.program import Matrix, durations_of, ends_of, period_of, program_of, ticks_of
 from planner.errors import BadInput
 from planner.spec.plan import Schedule
@@ -65,9 +65,9 @@ def in_flight(schedule: Schedule, rank: Any, p: Any, v: Any, m: Any) -> Any:
 
     Notes
     -----
-    GPipe ``m v``; 1F1B ``min(m, p - r)``; interleaved ``min(m v, 2 (p - r - 1) + (v - 1) p + 1)``; ZB-H1
-    ``min(m, p)``; ZB-H2 ``min(m, 2p - 1)``; ZB-V ``min(2m, 2p)``; DualPipe and DualPipeV ``p + 1`` and
-    ``2p + 1`` chunks.
+    GPipe ``m v``; 1F1B ``min(m, p - r)``; interleaved ``min(m v, 2 (p - r - 1) + (v - 1) p + 1)`` (for p read
+    ``round_size`` where it does not divide m); ZB-H1 ``min(m, p)``; ZB-H2 ``min(m, 2p - 1)``; ZB-V
+    ``min(2m, 2p)``; DualPipe and DualPipeV ``p + 1`` and ``2p + 1`` chunks.
 
     References
     ----------
@@ -78,7 +78,7 @@ def in_flight(schedule: Schedule, rank: Any, p: Any, v: Any, m: Any) -> Any:
         "none": np.minimum(m, 1) * v,
         "gpipe": m * v,
         "1f1b": np.minimum(m, p - rank),
-        "interleaved": np.minimum(m * v, 2 * (p - rank - 1) + (v - 1) * p + 1),
+        "interleaved": np.minimum(m * v, 2 * (p - rank - 1) + (v - 1) * round_size(p, m) + 1),
         "zb-h1": np.minimum(m, p) + 0 * rank,
         "zb-h2": np.minimum(m, 2 * p - 1) + 0 * rank,
         "zb-v": np.minimum(m * 2, 2 * p) + 0 * rank,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner.cost.schedule as schedule_module
-from planner.cost.schedule import bubble, closed_form, simulate
+from planner.cost.orders import rank_orders
+from planner.cost.schedule import bubble, closed_form, in_flight, simulate
 from planner.errors import BadInput
 from planner.spec.plan import Schedule
 
@@ -32,6 +35,17 @@ def test_closed_form_equals_simulation_of_equal_stages(
     f, d, w = durations
     line = simulate(schedule, equal(f, p, v), equal(d, p, v), equal(w, p, v), m, with_events=True)
     assert line.step_s(schedule) == pytest.approx(closed_form(schedule, f, d, w, p, v, m), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("p", "v", "m"), [(4, 3, 5), (4, 10, 5), (8, 2, 10), (8, 4, 27), (4, 2, 8), (4, 2, 3), (2, 5, 7)]
+)
+def test_rounds_that_are_no_multiple_of_the_ranks_run(p: int, v: int, m: int) -> None:
+    """PyTorch takes 5 micro-batches on 4 ranks as one round of 5, 27 on 8 as three of 9."""
+    simulate("interleaved", equal(1.0, p, v), equal(1.0, p, v), equal(1.0, p, v), m)
+    for rank, operations in enumerate(rank_orders("interleaved", p, v, m, (1, 1, 1))):
+        held = list(accumulate(1 if kind == "F" else -1 for kind, _, _ in operations))
+        assert max(held) == in_flight("interleaved", rank, p, v, m)
 
 
 def test_bubbles_by_hand() -> None:
