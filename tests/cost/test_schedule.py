@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import planner.cost.schedule as schedule_module
+import planner.cost.program as program_module
 from planner.cost.orders import rank_orders
 from planner.cost.schedule import bubble, closed_form, in_flight, simulate
 from planner.errors import BadInput
@@ -109,13 +109,13 @@ def test_long_runs_are_extrapolated_exactly(schedule: Schedule, p: int, v: int) 
 def test_a_long_run_simulates_only_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     """The steady state is extrapolated, so that the work does not grow with the micro-batches."""
     built: list[int] = []
-    build = schedule_module._build
+    build = program_module._build
 
     def recorded(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, int]) -> object:
         built.append(m)
         return build(schedule, p, v, m, ticks)
 
-    monkeypatch.setattr(schedule_module, "_build", recorded)
+    monkeypatch.setattr(program_module, "_build", recorded)
     stages = [np.random.default_rng(i).uniform(0.5, 1.0, (11, 7)).tolist() for i in range(3)]
     simulate("interleaved", *stages, 11 * 1000)
     assert built and max(built) < 11 * 100
