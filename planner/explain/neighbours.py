@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
+
+from planner.cost.words import setting_words
+from planner.rules import TABULAR_RULES, mask
 from planner.spec import Plan, PlanRequest
 
 V_SCHEDULES = frozenset({"zb-v", "dualpipe-v"})
 """Schedules whose ranks hold two chunks."""
 
-LAYOUT_FIELDS = frozenset({"pipeline_parallel", "virtual_stages", "schedule", "recompute"})
+LAYOUT_FIELDS = frozenset({"pipeline_parallel", "virtual_stages", "schedule"})
 """Fields whose change makes the old stages meaningless."""
 
 
@@ -20,23 +25,34 @@ def divisors(number: int) -> list[int]:
 
 
 def neighbour_values(plan: Plan, field: str, request: PlanRequest) -> tuple[Any, Any]:
-    """Return the next smaller and the next larger value of a numeric field (None at the end of its range)."""
+    """Return the next smaller and the next larger value of a numeric field (None at the end of its range).
+
+    Values that a rule over this field alone refuses (heads that do not divide) are passed over, unless there
+    is no other on that side: then the rule is what ends the range.
+    """
     here = int(getattr(plan, field))
-    if field == "zero_stage":
-        values = list(range(4))
-    elif field == "virtual_stages":
-        values = list(range(1, here + 2))
-    elif field == "shard_group_size":
-        values = divisors(plan.data_parallel * plan.context_parallel)
-    elif field == "micro_batch":
-        values = divisors(max(1, plan.global_batch // plan.data_parallel))
-    elif field == "expert_parallel":
-        values = divisors(max(1, request.model.num_experts))
-    else:
-        values = divisors(request.cluster.num_gpus)
+    values = _candidates(plan, field, request)
+    alone = [rule for rule in TABULAR_RULES if rule.scope == (field,)]
+    admitted = set(np.asarray(values)[mask(alone, request, {field: np.asarray(values)})].tolist())
     below = [value for value in values if value < here]
     above = [value for value in values if value > here]
-    return (below[-1] if below else None), (above[0] if above else None)
+    lower = [value for value in below if value in admitted] or below
+    higher = [value for value in above if value in admitted] or above
+    return (lower[-1] if lower else None), (higher[0] if higher else None)
+
+
+def _candidates(plan: Plan, field: str, request: PlanRequest) -> list[int]:
+    if field == "zero_stage":
+        return list(range(4))
+    if field == "virtual_stages":
+        return list(range(1, plan.virtual_stages + 2))
+    if field == "shard_group_size":
+        return divisors(plan.data_parallel * plan.context_parallel)
+    if field == "micro_batch":
+        return divisors(max(1, plan.global_batch // plan.data_parallel))
+    if field == "expert_parallel":
+        return divisors(max(1, request.model.num_experts))
+    return divisors(request.cluster.num_gpus)
 
 
 def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | None:
@@ -48,6 +64,12 @@ def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | 
     values = plan.model_dump()
     values[field] = value
     values["stages"] = () if field in LAYOUT_FIELDS else plan.stages
+    if field == "recompute":
+        again = value != "none"
+        values["stages"] = [
+            {"chunk_layers": stage.chunk_layers, "recompute_layers": stage.layers * again}
+            for stage in plan.stages
+        ]
     if field != "data_parallel":
         gpus = plan.num_gpus if request.allow_idle else request.cluster.num_gpus
         ranks = values["tensor_parallel"] * values["pipeline_parallel"] * values["context_parallel"]
@@ -62,6 +84,22 @@ def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | 
     if field == "tensor_parallel" and value != plan.tensor_parallel:
         values["sequence_parallel"] = value > 1
     return Plan.model_validate(values)
+
+
+def why_unchanged(plan: Plan, field: str, value: Any, request: PlanRequest) -> str:
+    """Say why ``changed`` finds no plan: what the degrees leave does not divide the GPUs or the batch."""
+    name = setting_words(field, value)
+    degrees = {"tensor_parallel": "t", "pipeline_parallel": "p", "context_parallel": "c"}
+    sizes = {key: value if key == field else getattr(plan, key) for key in degrees}
+    gpus = plan.num_gpus if request.allow_idle else request.cluster.num_gpus
+    replicas, rest = divmod(gpus, math.prod(sizes.values()))
+    if rest:
+        said = ", ".join(f"{degrees[key]}={size}" for key, size in sizes.items())
+        return f"{name} does not go with {said}: {gpus} GPUs do not divide by their product"
+    batch = _batch(plan, request)
+    if replicas > batch:
+        return f"{name} leaves d={replicas} replicas, more than the {batch} sequences of a step"
+    return f"{name} leaves d={replicas} replicas, over which {batch} sequences do not divide"
 
 
 def adapted(plan: Plan, request: PlanRequest) -> Plan | None:

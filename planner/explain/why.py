@@ -14,7 +14,7 @@ from planner.cost.activations import selective_modules
 from planner.cost.words import plan_words, setting_words
 from planner.errors import BadInput
 from planner.explain.loss import amount, loss_phrase, percent
-from planner.explain.neighbours import changed, neighbour_values
+from planner.explain.neighbours import LAYOUT_FIELDS, changed, neighbour_values, why_unchanged
 from planner.explain.sentences import lower_first
 from planner.spec import Pin, Plan, PlanRequest
 
@@ -35,6 +35,15 @@ NAMES = {
     "micro_batch": "sequences per micro-batch",
 }
 
+NEAR_PCT = 1.0
+"""Plans this close are ordered by simplicity (``planner.solver.search``). [%]"""
+EQUAL_PCT = 0.05
+"""Step times closer than this are called equal. [%]"""
+NEARLY_FITS = 0.2
+"""A plan that needs this much more than there is may fit with another layout."""
+NOTABLE_END = 0.02
+"""Embedding and loss on the rank that sets the pace are worth a better layout from this share of the step."""
+
 RANKED_FIELDS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
 """Degrees by which ranked plans differ: of all plans with a value, the first in the ranking is the best."""
 
@@ -52,6 +61,8 @@ class Side:
     estimate: Estimate | None = None
     broken: tuple[str, ...] = ()
     memory: str = ""
+    missing: str = ""
+    """Why there is no plan to price."""
     searched: bool = False
     optimum: Estimate | None = None
 
@@ -97,7 +108,7 @@ def reasons(
         found.append(_reason(best, request, field, sides, ranked))
     found.insert(min(2, len(found)), _data_parallel(best, request))
     if best.plan.pipeline_parallel > 1:
-        found.append(_without_pipeline(best, request))
+        found.append(_without_pipeline(best, request, ranked))
     return found
 
 
@@ -149,9 +160,10 @@ def look(
         optimum = conditional_optimum(request, field, value, seconds)
     plan = plan or changed(best.plan, field, value, request)
     if plan is None:
-        return Side(value, searched=searched, optimum=optimum)
+        missing = why_unchanged(best.plan, field, value, request)
+        return Side(value, missing=missing, searched=searched, optimum=optimum)
     try:
-        estimate = evaluate(plan, request)
+        estimate = _with_best_layout(evaluate(plan, request), field, request)
     except BadInput as error:
         return Side(value, plan, broken=(str(error),), searched=searched, optimum=optimum)
     broken = tuple(
@@ -160,7 +172,29 @@ def look(
         if violation.rule != MEMORY_RULE and not violation.rule.startswith("pin:")
     )
     memory = next((v.sentence for v in estimate.violations if v.rule == MEMORY_RULE), "")
-    return Side(value, plan, estimate, broken, memory, searched, optimum)
+    return Side(value, estimate.plan, estimate, broken, memory, "", searched, optimum)
+
+
+def _with_best_layout(estimate: Estimate, field: str, request: PlanRequest) -> Estimate:
+    """The plan with its layers spread as well as they can be, where that could matter.
+
+    A plan whose layout was dropped stands with the framework's plain split. It matters where a rank with an
+    end of the model sets the pace, where the plain split does not fit, and where layers are recomputed.
+    """
+    plan = estimate.plan
+    if field not in LAYOUT_FIELDS or plan.pipeline_parallel == 1:
+        return estimate
+    at_an_end = float(estimate.time.embedding_and_loss_s) > NOTABLE_END * estimate.step_time_s
+    if any(rule.rule != MEMORY_RULE for rule in estimate.violations):
+        return estimate
+    missing = estimate.peak_memory_bytes / request.cluster.usable_hbm_bytes - 1
+    if missing > NEARLY_FITS or (missing <= 0 and not at_an_end and plan.recompute == "none"):
+        return estimate
+    from planner.explain.balance import balanced
+    from planner.solver.evaluate import evaluate
+
+    other = balanced(plan, request)
+    return estimate if other is None else evaluate(other, request)
 
 
 def conditional_optimum(request: PlanRequest, field: str, value: Any, seconds: float) -> Estimate | None:
@@ -225,7 +259,7 @@ def _lone_words(best: Estimate, name: str, side: Side) -> str:
     if side.plan is not None and side.estimate is None:
         return f"{name} cannot run: {lower_first(side.broken[0])}"
     if side.plan is None or side.estimate is None:
-        return f"{name} leaves degrees that do not divide the GPUs or the batch"
+        return side.missing or f"{name} leaves no plan to compare with"
     if side.broken:
         price = (
             f"; it would be {loss_phrase(best, side.estimate)}" if percent(best, side.estimate) > 0 else ""
@@ -233,12 +267,22 @@ def _lone_words(best: Estimate, name: str, side: Side) -> str:
         return f"{name} is not allowed: {lower_first(side.broken[0])}{price}"
     if side.memory:
         return f"{name} does not fit: {lower_first(side.memory)}"
-    return f"{name} is {loss_phrase(best, side.estimate)}"
+    words = f"{name} is {loss_phrase(best, side.estimate)}"
+    slightly = -NEAR_PCT <= percent(best, side.estimate) < -EQUAL_PCT
+    return f"{words}, too little to give up a simpler plan" if slightly else words
 
 
-def _without_pipeline(best: Estimate, request: PlanRequest) -> Reason:
+def _without_pipeline(best: Estimate, request: PlanRequest, ranked: Sequence[Estimate]) -> Reason:
     """Why not the textbook plan: tensor ranks fill the fast domain, replicas do the rest."""
-    wide = changed(best.plan, "tensor_parallel", request.cluster.nvlink_domain, request)
+    for rank, other in enumerate(ranked, 1):
+        if other.plan.pipeline_parallel == 1:
+            sentence = f"Without a pipeline: the best is plan {rank}: {loss_phrase(best, other)}."
+            return Reason("pipeline_parallel", best.plan.pipeline_parallel, (), sentence)
+    wide = (
+        None
+        if request.model.is_moe
+        else changed(best.plan, "tensor_parallel", request.cluster.nvlink_domain, request)
+    )
     plan = changed(wide or best.plan, "pipeline_parallel", 1, request) or wide or best.plan
     parts = []
     for stage in (stage for stage in request.framework.limits.zero_stages if stage >= best.plan.zero_stage):
