@@ -68,7 +68,9 @@ def experts_and_tensor_ranks_go_with_the_pipeline(
     return implies(refused, np.asarray(pipeline_parallel) == 1)
 
 
-@rule(source="torchtitan 0.2 parallelize.py (DDP alone); accelerate ParallelismConfig")
+@rule(
+    source="torchtitan parallelize.py (DDP alone), parallel_dims.py (experts); accelerate ParallelismConfig"
+)
 def plain_replicas_stand_alone(
     request: PlanRequest,
     zero_stage: Column,
@@ -76,11 +78,13 @@ def plain_replicas_stand_alone(
     tensor_parallel: Column,
     context_parallel: Column,
     pipeline_parallel: Column,
+    expert_parallel: Column,
 ) -> Column:
-    """{request.framework.name} combines {data_parallel} unsharded replicas (ZeRO-{zero_stage}) with
-    neither {tensor_parallel} tensor, {context_parallel} context nor {pipeline_parallel} pipeline ranks.
+    """{request.framework.name} combines {data_parallel} unsharded replicas (ZeRO-{zero_stage}) with neither
+    {tensor_parallel} tensor, {context_parallel} context, {pipeline_parallel} pipeline nor {expert_parallel}
+    expert ranks.
     """
-    others = np.asarray(tensor_parallel) * context_parallel * pipeline_parallel
+    others = np.asarray(tensor_parallel) * context_parallel * pipeline_parallel * expert_parallel
     mixed = np.logical_and(np.asarray(data_parallel) > 1, others > 1)
     plain = np.logical_and(
         np.asarray(zero_stage) == 0, not request.framework.limits.plain_replication_combines
