@@ -176,14 +176,14 @@ def review_files(paths: Sequence[str], asked: Question, search_s: float = 20.0) 
     """
     from planner.catalog.files import read_text
     from planner.frameworks.files import read_files
-    from planner.frameworks.lint import model_of, review
+    from planner.frameworks.lint import gpus_of, model_of, review
 
     launch = read_files({path: read_text(Path(path)) for path in paths})
     said: dict[str, Any] = {}
     if asked.model is None:
         said["model"] = model_of(launch)
     if asked.gpus is None:
-        said["gpus"] = launch.get("num_gpus")
+        said["gpus"] = gpus_of(launch)
     if asked.framework is None:
         said["framework"] = launch.framework
     return review(launch, replace(asked, **said).request(), search_s)

@@ -11,7 +11,7 @@ from planner.catalog import load_cluster, load_model
 from planner.errors import BadInput
 from planner.frameworks import load_framework
 from planner.frameworks.files import read_text
-from planner.frameworks.lint import Finding, format_findings, lint, model_of, review
+from planner.frameworks.lint import Finding, format_findings, gpus_of, lint, model_of, review
 from planner.spec import PlanRequest, Workload
 
 SCRIPT = """#!/bin/bash
@@ -139,6 +139,46 @@ def test_deepspeed_json_points_at_its_lines() -> None:
     assert findings["settings-make-a-run"].line == 3
     assert findings["deprecated-key"].line == 7
     assert findings["unknown-key"].line == 8
+
+
+def test_a_deepspeed_batch_that_the_replicas_do_not_make_names_the_nearest() -> None:
+    # OpenRLHF issue 346: 2 x 18 x 7 = 252, and the next batch of whole micro-steps is 266
+    source = """{
+  "train_batch_size": 256,
+  "train_micro_batch_size_per_gpu": 2,
+  "gradient_accumulation_steps": 18,
+  "zero_optimization": {"stage": 2}
+}"""
+    message = found(source, 7, "deepspeed", "ds.json")["settings-make-a-run"].message
+    assert "x 7 replicas = 252 (nearest batch: 252 and 266)" in message
+
+
+def test_context_ranks_do_not_overlay_data_ranks() -> None:
+    # torchtitan issue 1184: dp_shard 8 x cp 8 on 8 GPUs
+    source = "[parallelism]\ndata_parallel_shard_degree = 8\ncontext_parallel_degree = 8\n"
+    finding = found(source, 8, "torchtitan", "run.toml")["ranks_fill_the_cluster"]
+    assert (finding.line, finding.severity, finding.valid) == (2, "error", (1,))
+
+
+def test_layers_that_do_not_divide_name_the_stages_that_do() -> None:
+    source = SCRIPT.replace("--num-layers 32", "--num-layers 46").replace(
+        "model-parallel-size 2", "model-parallel-size 4"
+    )
+    message = found(source)["settings-make-a-run"].message
+    assert "even stages take 1, 2, 23, 46 ranks" in message
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("torchrun --nnodes 4 --nproc-per-node 8", 32),
+        ("torchrun --nproc-per-node=8", 8),
+        ("torchrun --nnodes $NODES --nproc-per-node 8", None),  # known when it runs
+        ("torchrun", None),
+    ],
+)
+def test_the_launcher_tells_the_gpus(launcher: str, gpus: int | None) -> None:
+    assert gpus_of(read_text(SCRIPT.replace("torchrun", launcher), "run.sh")) == gpus
 
 
 def test_a_model_is_read_from_the_script() -> None:

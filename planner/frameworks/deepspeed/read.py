@@ -145,10 +145,6 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
 def _batch(launch: LaunchFile, request: PlanRequest, others: int) -> tuple[int, int, int]:
     """Replicas, micro-batch and accumulation; two of the three batch settings give the third."""
     total, b, m = (launch.get(name) for name in ("global_batch", "micro_batch", "num_microbatches"))
-    if total and b and m:
-        if total % (b * m):
-            raise BadInput(f"train_batch_size {total} is no multiple of micro-batch {b} x accumulation {m}")
-        return total // (b * m), b, m
     num_gpus = launch.get("num_gpus", request.cluster.num_gpus)
     if num_gpus % others:
         raise BadInput(f"{num_gpus} GPUs are not a multiple of tensor x sequence x pipeline = {others}")
@@ -157,5 +153,11 @@ def _batch(launch: LaunchFile, request: PlanRequest, others: int) -> tuple[int, 
     b = b or (total // (m * d) if m else max(1, total // d))
     m = m or total // (b * d)
     if total != b * m * d:
-        raise BadInput(f"a batch of {total} is not micro-batch {b} x accumulation {m} x {d} replicas")
+        step = max(b, 1) * d
+        below = total // step * step
+        nearest = " and ".join(str(batch) for batch in (below, below + step) if batch)
+        raise BadInput(
+            f"train_batch_size {total} is not micro-batch {b} x accumulation {m} x {d} replicas = "
+            f"{b * m * d} (nearest batch: {nearest})"
+        )
     return d, b, m

@@ -28,7 +28,6 @@ OWN_WORDS = frozenset(
         "bubble_stays_within_budget",
         "tensor_ranks_stay_inside_the_fast_domain",
         "precision_is_among_the_choices",
-        "ranks_fill_the_cluster",
     }
 )
 """Rules that the linter reports in its own words, or that only bind the planner."""
@@ -95,6 +94,13 @@ def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | 
         return Model(**(defaults | said))
     except ValidationError:
         return None
+
+
+def gpus_of(launch: LaunchFile) -> int | None:
+    """Return the ranks that the files start, None where they do not say it in numbers."""
+    nodes, per_node = launch.get("launcher.nodes", 1), launch.get("launcher.processes_per_node")
+    started = nodes * per_node if nodes and per_node else None
+    return launch.get("num_gpus", started)
 
 
 def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:

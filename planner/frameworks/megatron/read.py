@@ -313,7 +313,12 @@ def _split(launch: LaunchFile, layers: int, p: int, v: int) -> list[int]:
     else:
         extra = int(launch.get("embedding_counts", False)) + int(launch.get("loss_counts", False))
         if (layers + extra) % (p * v):
-            raise BadInput(f"{layers + extra} layers are not a multiple of {p} pipeline ranks x {v} chunks")
+            even = ", ".join(str(n) for n in range(1, layers + 1) if (layers + extra) % (n * v) == 0)
+            raise BadInput(
+                f"{layers + extra} layers are not a multiple of {p} pipeline ranks x {v} chunks; even stages "
+                f"take {even} ranks, uneven ones --decoder-first-pipeline-num-layers or "
+                "--pipeline-model-parallel-layout"
+            )
         per_rank = [(layers + extra) // p] * p
     if any(count % v for count in per_rank):
         raise BadInput(f"stages of {per_rank} layers do not divide into {v} chunks")
