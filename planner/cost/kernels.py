@@ -119,6 +119,12 @@ def gemm_time(
     return _scalar(np.where(work > 0, curve.launch_s + work, 0.0))
 
 
+def cast_time(m: Any, k: Any, accelerator: Accelerator, precision: str, count: Any = 1) -> Any:
+    """Time to cast ``count`` M x K activations to a scaled format once, zero for others. [s]."""
+    curve, _ = gemm_curve(accelerator, precision)
+    return _scalar(curve.quantise_s_per_element * np.asarray(m, dtype=np.float64) * k * count)
+
+
 WAVE_TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.92))
 """Rows and columns of a thread block's tile, and its rate relative to the largest (cuBLAS on A100)."""
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.cost.activations import selective_modules, token_region_divisor, tokens_per_micro_batch
 from planner.cost.flops import Gemm, attention_dims, head_gemm, layer_gemms, local_kv_heads
-from planner.cost.kernels import attention_flop, attention_time, gemm_time, memory_bound_time
+from planner.cost.kernels import attention_flop, attention_time, cast_time, gemm_time, memory_bound_time
 from planner.cost.layer_comm import context_comm, expert_comm, head_comm, shard_comm, tensor_comm
 from planner.cost.setting import Setting
 from planner.cost.states import LocalParameters, layer_local_parameters, padded_vocabulary
@@ -31,6 +31,10 @@ ALIGNED_HEAD = 8
 MISALIGNED_SLOWDOWN = 10.0
 """Batched products of 16-bit heads whose width is no multiple of 8 elements (16 bytes) leave the tensor
 cores; fitted on BigScience rows with head dims 108, 145 and 150 (A100)."""
+EXPERT_CASTS = 2.0
+"""Passes over the experts' input: the permuted tokens are cast and, for the weight gradient, cast again
+transposed, by kernels of their own (physics 10: about twice the curves' single cast)."""
+BLOCK_SCALED = frozenset({"mxfp8", "nvfp4"})
 QUERY_BLOCK = 128
 """Query rows that one thread block of a fused attention kernel handles (FlashAttention 2 and 3)."""
 
@@ -94,11 +98,12 @@ def _with_communication(
 def _launch_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
     """Host time to launch one layer's forward kernels."""
     habits = request.framework.time
-    kernels = habits.kernels_per_moe_layer if kind.moe else habits.kernels_per_layer
+    many = kind.moe and not _experts_are_fused(setting, request)
+    kernels = habits.kernels_per_moe_layer if many else habits.kernels_per_layer
     p, t = np.asarray(setting.pipeline_parallel), np.asarray(setting.tensor_parallel)
     ranks = p * t * setting.context_parallel * setting.data_parallel
     crosses = (p > 1) & (ranks > request.cluster.gpus_per_node)
-    growth = 1.0 + np.where(crosses, habits.cross_node_launch_growth * t, 0.0)
+    growth = 1.0 + np.where(crosses, habits.cross_node_launch_growth * t**1.25, 0.0)
     return kernels * habits.launch_factor * request.cluster.accelerator.host.kernel_launch_s * growth
 
 
@@ -112,38 +117,59 @@ def _imbalance(gemm: Gemm, request: PlanRequest) -> float:
     return request.framework.time.expert_imbalance if gemm.expert else 1.0
 
 
-def _efficiency(gemm: Gemm, request: PlanRequest) -> float:
+def _efficiency(gemm: Gemm, setting: Setting, request: PlanRequest) -> float:
     habits = request.framework.time
-    return habits.kernel_efficiency * (habits.expert_kernel_efficiency if gemm.expert else 1.0)
+    if not gemm.expert:
+        return habits.kernel_efficiency
+    efficiency = habits.expert_kernel_efficiency
+    if _experts_are_fused(setting, request):
+        efficiency = habits.block_scaled_expert_efficiency or efficiency
+    return habits.kernel_efficiency * efficiency
+
+
+def _experts_are_fused(setting: Setting, request: PlanRequest) -> bool:
+    """Whether one kernel does everything between the dispatch and the combination."""
+    return (
+        setting.precision in BLOCK_SCALED
+        and request.framework.time.block_scaled_expert_efficiency is not None
+    )
+
+
+def _casts(gemm: Gemm, setting: Setting, request: PlanRequest) -> float:
+    """Casts of the activation; in dense layers one, the others are fused into norm and activation."""
+    if not gemm.expert:
+        return 1.0
+    return 0.0 if _experts_are_fused(setting, request) else EXPERT_CASTS
+
+
+def _product(
+    m: Any, n: Any, k: Any, gemm: Gemm, setting: Setting, request: PlanRequest,
+    slowdown: float = 1.0, fp32_output: bool = False,
+) -> Any:  # fmt: skip
+    """Time of the product of this shape, one of the three that ``gemm`` stands for."""
+    accelerator, precision = request.cluster.accelerator, _precision(gemm, setting)
+    seconds = gemm_time(m, n, k, accelerator, precision, gemm.count, slowdown, fp32_output)
+    casts = _casts(gemm, setting, request)
+    if casts != 1.0:
+        seconds = seconds + (casts - 1.0) * cast_time(m, k, accelerator, precision, gemm.count)
+    return seconds / _efficiency(gemm, setting, request)
 
 
 def _forward_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
-    rows = gemm.m * _imbalance(gemm, request)
-    seconds = gemm_time(
-        rows, gemm.n, gemm.k, request.cluster.accelerator, _precision(gemm, setting), gemm.count
-    )
-    return seconds / _efficiency(gemm, request)
+    return _product(gemm.m * _imbalance(gemm, request), gemm.n, gemm.k, gemm, setting, request)
 
 
 def _input_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
-    rows = gemm.m * _imbalance(gemm, request)
-    seconds = gemm_time(
-        rows, gemm.k, gemm.n, request.cluster.accelerator, _precision(gemm, setting), gemm.count
-    )
-    return seconds / _efficiency(gemm, request)
+    return _product(gemm.m * _imbalance(gemm, request), gemm.k, gemm.n, gemm, setting, request)
 
 
 def _weight_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
     if request.workload.frozen_weights:
         return 0.0 * np.asarray(gemm.m, dtype=np.float64)
     in_fp32 = request.framework.memory.gradient_bytes >= 4.0  # the product then pays for its sum itself
-    seconds = gemm_time(
-        gemm.n, gemm.k, gemm.m * _imbalance(gemm, request), request.cluster.accelerator,
-        _precision(gemm, setting), gemm.count,
-        slowdown=1.0 if in_fp32 else request.framework.time.weight_gradient_slowdown,
-        fp32_output=in_fp32,
-    )  # fmt: skip
-    return seconds / _efficiency(gemm, request)
+    slowdown = 1.0 if in_fp32 else request.framework.time.weight_gradient_slowdown
+    rows = gemm.m * _imbalance(gemm, request)
+    return _product(gemm.n, gemm.k, rows, gemm, setting, request, slowdown, in_fp32)
 
 
 def _attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
@@ -199,7 +225,7 @@ def _elementwise(kind: LayerKind, setting: Setting, request: PlanRequest, backwa
     moved = stream * region + rotary * tokens + per_width * width * own
     kernels = 6.0 if model.gated_mlp else 5.0
     seconds = memory_bound_time(moved * habits.elementwise_factor, accelerator, "elementwise", kernels)
-    if kind.moe:
+    if kind.moe and not _experts_are_fused(setting, request):
         permuted = 8.0 * h * model.experts_per_token * own
         seconds = seconds + memory_bound_time(permuted, accelerator, "permute", 4)
     return seconds

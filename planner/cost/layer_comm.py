@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost import kernels
 from planner.cost.activations import tokens_per_micro_batch
 from planner.cost.collectives import (
     Group,
@@ -81,7 +82,8 @@ def tensor_comm(
     parallelism: an all-gather and a reduce-scatter of 2 b s h / c bytes a pair; without, an all-reduce.
     Backward: the row side's gradient is gathered first (exposed); the column side's input is gathered again
     beside the input-gradient product and its gradient scattered beside the weight-gradient product. Without
-    SP one all-reduce beside the weight-gradient product.
+    SP one all-reduce beside the weight-gradient product. Scaled formats are gathered in their own width where
+    the framework casts before it gathers; what is summed stays in 16 bits.
 
     References
     ----------
@@ -90,7 +92,7 @@ def tensor_comm(
     habits, cluster, group = request.framework.time, request.cluster, tensor_group(setting)
     message = ELEMENT_BYTES * request.model.hidden_size * tokens_per_micro_batch(setting, request)
     pairs = _tensor_pairs(kind, request)
-    gather = all_gather_time(message, group, cluster)
+    gather = all_gather_time(message * _gathered_width(setting, request), group, cluster)
     scatter = reduce_scatter_time(message, group, cluster)
     reduce = all_reduce_time(message, group, cluster)
     column = 0.5 / pairs
@@ -104,6 +106,13 @@ def tensor_comm(
     shown = 1.0 - habits.tensor_comm_hidden_fraction
     extra = _expert_tensor_comm(kind, setting, request)
     return forward * shown + extra, backward * shown + extra
+
+
+def _gathered_width(setting: Setting, request: PlanRequest) -> float:
+    """Bytes of a gathered element over those of a 16-bit one; adapters read the 16-bit input as well."""
+    if not request.framework.time.low_precision_gathers or request.workload.frozen_weights:
+        return 1.0
+    return min(1.0, kernels.ELEMENT_BYTES[setting.precision] / ELEMENT_BYTES)
 
 
 def _tensor_pairs(kind: LayerKind, request: PlanRequest) -> float:

@@ -67,12 +67,15 @@ def unit_times(setting: Setting, request: PlanRequest) -> UnitTimes:
 
 def hop_time(setting: Setting, request: PlanRequest) -> Any:
     """Time of one activation's way to the next stage: 2 b s h / c bytes, / t with SP or scattered. [s]."""
-    scattered = request.framework.time.scatters_sends
-    divisor = setting.tensor_parallel if scattered else token_region_divisor(setting)
+    habits, cluster = request.framework.time, request.cluster
+    divisor = setting.tensor_parallel if habits.scatters_sends else token_region_divisor(setting)
     tokens = tokens_per_micro_batch(setting, request) / divisor
-    return send_time(
-        ELEMENT_BYTES * request.model.hidden_size * tokens, stage_group(setting), request.cluster
-    )
+    group = stage_group(setting)
+    seconds = send_time(ELEMENT_BYTES * request.model.hidden_size * tokens, group, cluster)
+    if habits.send_stall_nodes is None:
+        return seconds
+    nodes = np.asarray(group.size) * group.stride / cluster.gpus_per_node
+    return seconds + np.where(nodes >= habits.send_stall_nodes, habits.send_stall_s, 0.0)
 
 
 def exposed_hops(setting: Setting, request: PlanRequest) -> Any:

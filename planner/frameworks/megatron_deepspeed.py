@@ -12,17 +12,18 @@ TIME = TimeHabits(
     # overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 184 rows.
     attention_kernel="unfused",
-    kernel_efficiency=0.8766,
-    elementwise_factor=2.2304,
+    kernel_efficiency=0.8665,
+    elementwise_factor=1.9521,
     tensor_backward_overlaps=False,
     gradient_sync_overlaps=False,
     parameter_gather_overlaps=False,
-    overlap_slowdown=0.2399,
+    overlap_slowdown=0.2355,
     gradient_reduce_bytes=2.0,
     pipeline_sends_overlap=False,
-    attention_efficiency=0.8588,
-    step_overhead_s=0.0444,
-    straggler_per_doubling=0.0015,
+    attention_efficiency=0.789,
+    microbatch_overhead_s=0.0013,
+    step_overhead_s=0.043,
+    straggler_per_doubling=0.0031,
 )
 
 MEMORY = MemoryHabits(

@@ -13,16 +13,17 @@ TIME = TimeHabits(
     # overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 290 rows.
     attention_kernel="cudnn",
-    elementwise_factor=1.2131,
-    tensor_comm_hidden_fraction=0.1789,
-    overlap_slowdown=0.0754,
+    elementwise_factor=1.4041,
+    tensor_comm_hidden_fraction=0.1405,
+    low_precision_gathers=True,
+    overlap_slowdown=0.1634,
     gradient_reduce_bytes=2.0,
     scatters_sends=True,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.6994,
-    kernels_per_moe_layer=328.1361,
-    step_overhead_s=0.0336,
-    straggler_per_doubling=0.0033,
+    expert_kernel_efficiency=0.7199,
+    kernels_per_moe_layer=282.8447,
+    step_overhead_s=0.0301,
+    straggler_per_doubling=0.0045,
 )
 
 MEMORY = MemoryHabits(

@@ -12,12 +12,12 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 16 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.817,
-    elementwise_factor=1.7176,
-    overlap_slowdown=0.268,
-    attention_efficiency=0.8244,
-    step_overhead_s=0.0459,
-    straggler_per_doubling=0.0018,
+    kernel_efficiency=0.8188,
+    elementwise_factor=1.6369,
+    overlap_slowdown=0.2511,
+    attention_efficiency=0.7601,
+    step_overhead_s=0.044,
+    straggler_per_doubling=0.003,
 )
 
 MEMORY = MemoryHabits(

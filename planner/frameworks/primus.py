@@ -14,16 +14,19 @@ TIME = TimeHabits(
     # tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl by
     # tests/benchmarks/fit.py, 15 rows.
     attention_kernel="ck",
-    kernel_efficiency=0.866,
-    elementwise_factor=1.2668,
-    overlap_slowdown=0.2428,
+    kernel_efficiency=0.8495,
+    elementwise_factor=1.4274,
+    tensor_comm_hidden_fraction=0.0661,
+    low_precision_gathers=True,
+    overlap_slowdown=0.2376,
     scatters_sends=True,
+    expert_comm_hidden_fraction=0.083,
     deduplicates_dispatch=True,
     attention_efficiency=0.5,
-    expert_kernel_efficiency=0.7173,
-    kernels_per_moe_layer=328.1361,
-    step_overhead_s=0.0528,
-    straggler_per_doubling=0.0024,
+    expert_kernel_efficiency=0.7224,
+    kernels_per_moe_layer=282.8447,
+    step_overhead_s=0.0492,
+    straggler_per_doubling=0.0034,
 )
 
 MEMORY = MemoryHabits(

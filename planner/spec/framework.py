@@ -190,6 +190,8 @@ class TimeHabits(BaseModel):
     """Moved by loss and its gradient, per logit. [byte]"""
 
     tensor_comm_hidden_fraction: float = Field(default=0.0, ge=0, le=1)
+    low_precision_gathers: bool = False
+    """Inputs of tensor-parallel products are cast before they are gathered (Transformer Engine, torchao)."""
     tensor_backward_overlaps: bool = True
     """Backward tensor-parallel collectives run beside the gradient products of the same matrix."""
     gradient_sync_overlaps: bool = True
@@ -225,14 +227,21 @@ class TimeHabits(BaseModel):
 
     expert_kernel_efficiency: float = Field(default=1.0, gt=0)
     """Rate of the experts' grouped products over plain ones (padding, many small problems)."""
+    block_scaled_expert_efficiency: float | None = Field(default=None, gt=0)
+    """The same in MXFP8 and NVFP4 where one kernel permutes, multiplies, activates and casts; token counts stay
+    on the GPU, so that the host launches no more than for a dense layer (None: like other formats)."""
     kernels_per_layer: float = 60.0
     """Launches of one layer's forward pass; the backward pass has twice as many. The host-bound floor."""
     kernels_per_moe_layer: float = 150.0
     launch_factor: float = Field(default=1.0, ge=0)
     """Host time of one launch over the accelerator's figure (CUDA graphs: near 0)."""
     cross_node_launch_growth: float = Field(default=0.0, ge=0)
-    """Growth of the launch time per tensor rank when the pipeline spans nodes (NCCL's network threads take
-    the host's cores from the launching threads)."""
+    """Growth of the launch time, times t^1.25, when the pipeline spans nodes (NCCL's network threads take the
+    host's cores from the launching threads; t tensor ranks)."""
+    send_stall_nodes: float | None = Field(default=None, gt=1)
+    """Nodes from which on every blocking pipeline send stalls (None: never)."""
+    send_stall_s: float = Field(default=0.0, ge=0)
+    """What such a send waits, whatever its size. [s]"""
     tight_memory_share: float = Field(default=1.0, gt=0)
     """Share of the HBM beyond which the allocator keeps freeing and asking the driver again (1: never; with
     expandable segments there is no such point)."""
@@ -247,6 +256,16 @@ class TimeHabits(BaseModel):
     """Step-time growth per doubling of the GPUs beyond one node."""
 
 
+class EarlierReleases(BaseModel):
+    """How the releases before one spent time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    before: str
+    """Year and month of the release that changed it, as in ``26.06``."""
+    time: TimeHabits
+
+
 class FrameworkProfile(BaseModel):
     """One framework: its limits and habits."""
 
@@ -258,3 +277,5 @@ class FrameworkProfile(BaseModel):
     limits: Limits = Limits()
     memory: MemoryHabits = MemoryHabits()
     time: TimeHabits = TimeHabits()
+    """Of the current release."""
+    earlier: EarlierReleases | None = None

@@ -23,7 +23,7 @@ from planner.cost.layer import UNFUSED
 from planner.cost.split import default_stages
 from planner.errors import BadInput
 from planner.frameworks import load_framework
-from planner.spec.framework import FrameworkProfile
+from planner.spec.framework import FrameworkProfile, TimeHabits
 from planner.spec.model import Model
 from planner.spec.plan import Plan, Schedule, StagePlan
 from planner.spec.problems import first_problem, shown
@@ -267,7 +267,7 @@ def read_framework(row: Row, config: Mapping[str, Any], model: Model) -> Framewo
     profile = load_framework(framework_named(row.get("framework"), str(row.get("source", "")), accelerator))
     if profile.name == "megatron" and "flagperf" in str(row.get("source", "")).lower():
         profile = load_framework("flagperf")  # its launch scripts turn none of Megatron's fusions on
-    time = profile.time
+    time = time_of_release(profile, release_of(str(row.get("source", ""))))
     changes: dict[str, Any] = {}
     if config.get("compile") is True:
         changes["elementwise_factor"] = min(time.elementwise_factor, time.compiled_elementwise_factor)
@@ -284,6 +284,20 @@ def read_framework(row: Row, config: Mapping[str, Any], model: Model) -> Framewo
         changes["attention_kernel"] = UNFUSED
         changes["tensor_comm_hidden_fraction"] = 0.0
     return profile.model_copy(update={"time": time.model_copy(update=changes), "memory": memory})
+
+
+def release_of(source: str) -> str | None:
+    """Year and month of the software that a source names (``NeMo container 26.04.01``), else None."""
+    found = re.search(r"\bcontainer (\d\d\.\d\d)(?!\d)", source)
+    return found[1] if found else None
+
+
+def time_of_release(profile: FrameworkProfile, release: str | None) -> TimeHabits:
+    """Return the time habits of a release, of the current one where none is said."""
+    earlier = profile.earlier
+    if earlier is None or release is None or release >= earlier.before:
+        return profile.time
+    return earlier.time
 
 
 GRAPH_LAUNCH_FACTOR = 0.1

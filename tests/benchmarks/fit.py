@@ -8,8 +8,8 @@ Run ``python tests/benchmarks/fit.py`` from the repository root. Two kinds of co
 Nothing is fitted per row, per model or per source. Constants that describe the same physics (the clock of
 one generation's parts; launch, overlap and straggler habits of all frameworks) are drawn to one shared value,
 and that to the value from documents (:data:`HABITS`): a framework keeps an offset only as far as its rows
-insist. The arithmetic is in ``shrink.py``. The sweep's own cluster takes no part (its constants serve nothing
-else and stand in the nanotron profile).
+insist. The arithmetic is in ``shrink.py``. The sweep's rows speak for nanotron alone, not for its hardware,
+and only where the run did not fail (:data:`FAILED`).
 """
 
 from __future__ import annotations
@@ -129,10 +129,23 @@ EXPERTS: dict[str, Habit] = {
     "expert_kernel_efficiency": Habit(0.85, 0.1, 0.1, 0.4, 1.0, 0.1),
 }
 """Of frameworks with rows of mixture-of-experts models."""
+FUSED_EXPERTS = {"block_scaled_expert_efficiency": Habit(0.9, 0.1, 0.1, 0.4, 1.2, 0.1)}
+"""Of frameworks whose current release has one kernel for block-scaled experts."""
 ENGINE = {"microbatch_overhead_s": Habit(0.002, 0.002, 0.003, 0.0, 0.02, 0.003)}
 """Of a pipeline engine that works through an instruction list on the host (DeepSpeed)."""
+EAGER_HOST = {
+    "kernels_per_layer": Habit(150.0, 100.0, 100.0, 40.0, 600.0, 20.0),
+    "cross_node_launch_growth": Habit(0.3, 0.2, 0.2, 0.0, 2.0, 0.04),
+    "send_stall_s": Habit(0.4, 0.3, 0.3, 0.0, 2.0, 0.05),
+}
+"""Of nanotron, whose host launches every kernel and blocks on every send."""
+SWEPT = "nanotron"
+FAILED = np.log(2.0)
+"""A sweep's row further off than this is a failed run (stalled sends, an allocator out of room): left out."""
 TRANSFORMER_ENGINE = ("nemo", "megatron-bridge", "megatron")
-OTHERS = ("llm-foundry", "torchtitan", "maxtext", "megatron-deepspeed", "paddle", "primus", "flagperf")
+OTHERS = (
+    "llm-foundry", "torchtitan", "maxtext", "megatron-deepspeed", "paddle", "primus", "flagperf", SWEPT,
+)  # fmt: skip
 UNMEASURED = ("deepspeed", "accelerate", "pytorch", "meta-llama3", "deepseek", "any")
 """Frameworks without rows: they get the shared values."""
 
@@ -166,7 +179,9 @@ def framework_constants() -> list[Constant]:
         habits = dict(HABITS)
         habits |= OWN_KERNELS if name in OTHERS else {}
         habits |= EXPERTS if name in (*TRANSFORMER_ENGINE, "primus") else {}
+        habits |= FUSED_EXPERTS if name == "megatron-bridge" else {}
         habits |= ENGINE if name == "megatron-deepspeed" else {}
+        habits |= EAGER_HOST if name == SWEPT else {}
         constants += [
             Constant(f"fw:{name}", field, "fw", habit, habit.high) for field, habit in habits.items()
         ]
@@ -182,9 +197,9 @@ def samples(paths: Iterable[Path]) -> list[Sample]:
     seen: set[tuple[Any, ...]] = set()
     for row in (row for path in paths for row in read_rows(path)):
         measured = row.get("measured", {}).get("step_time_s")
-        if not measured or row.get("tier", "A") != "A" or row.get("framework") == "nanotron":
+        if not measured or row.get("tier", "A") != "A":
             continue
-        key = (measured, json.dumps(row["config"], sort_keys=True), row["cluster"]["num_gpus"])
+        key = _figure(row, measured)
         if key in seen:
             continue
         seen.add(key)
@@ -192,8 +207,24 @@ def samples(paths: Iterable[Path]) -> list[Sample]:
             case = to_case(row)
         except BadInput:
             continue
-        found.append(Sample(row, case, 1.0, float(measured)))
+        sample = Sample(row, case, 1.0, float(measured))
+        if not in_sweep(sample) or abs(log_error(sample, {})) < FAILED:
+            found.append(sample)
     return _weighted(found)
+
+
+def _figure(row: Row, measured: float) -> tuple[Any, ...]:
+    """What makes two rows the same published figure; the sweep's are printed with more and fewer digits."""
+    config, gpus = row["config"], row["cluster"]["num_gpus"]
+    if row.get("framework") == SWEPT:
+        layout = [config.get(name) for name in ("tensor_parallel", "pipeline_parallel", "micro_batch")]
+        return (float(f"{measured:.3g}"), config.get("zero_stage"), *layout, gpus)
+    return measured, json.dumps(config, sort_keys=True), gpus
+
+
+def in_sweep(sample: Sample) -> bool:
+    """Whether the run is of the sweep's own cluster."""
+    return sample.case.request.framework.name == SWEPT
 
 
 def _weighted(found: list[Sample]) -> list[Sample]:
@@ -218,9 +249,10 @@ def cluster_of(row: Row) -> tuple[str, str]:
 
 def _tags(case: Case) -> Iterable[str]:
     """Owners of constants that can change this case's price."""
-    part = case.request.cluster.accelerator.name
-    yield f"hw:{SHARED.get(part, part)}"
-    yield f"fw:{case.request.framework.name}"
+    part, framework = case.request.cluster.accelerator.name, case.request.framework.name
+    if framework != SWEPT:
+        yield f"hw:{SHARED.get(part, part)}"
+    yield f"fw:{framework}"
 
 
 def applied(request: PlanRequest, values: Values) -> PlanRequest:

@@ -21,7 +21,7 @@ from fit import CONSTANTS, Constant, Sample, Values, applied, log_error
 
 from planner.cost.step import balanced_step_time
 
-SIGMA = 0.04
+SIGMA = 0.08
 """Scatter of a row, log: held-out errors are the same with 0.02 to 0.08. [1]"""
 REWEIGHTINGS = 8
 

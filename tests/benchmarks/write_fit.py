@@ -75,23 +75,41 @@ def _with_value(block: str, value: float, rows: int) -> str:
 
 
 def _write_profile(framework: str, changed: dict[str, float], rows: int) -> None:
-    """Rewrite the profile's ``TIME = TimeHabits(...)`` with the new values."""
+    """Put the new values into the profile's ``TIME = TimeHabits(...)``; all other lines stay."""
     module = import_module(f"planner.frameworks.{_PROFILE_MODULES[framework]}")
-    habits = module.TIME.model_copy(update=changed)
-    default = TimeHabits()
-    kept = {
-        name: getattr(habits, name)
-        for name in TimeHabits.model_fields
-        if getattr(habits, name) != getattr(default, name)
-    }
-    lines = [f"    {name}={_literal(value)}," for name, value in kept.items()]
     path = Path(str(module.__file__))
     text = path.read_text()
-    start = text.index("TIME = TimeHabits(")
-    end = _closing(text, start + len("TIME = TimeHabits"))
+    start = text.index("TIME = TimeHabits(") + len("TIME = TimeHabits(")
+    end = _closing(text, start - 1)
     told = f"{rows} rows" if rows else "the values shared by all frameworks (no rows of its own)"
     note = _comment(f"{', '.join(sorted(changed))}: {NOTE}, {told}.")
-    path.write_text(text[:start] + "TIME = TimeHabits(\n" + note + "\n".join(lines) + "\n)" + text[end + 1 :])
+    body = _with_values(_without_note(text[start:end]), changed)
+    path.write_text(text[:start] + "\n" + note + body + text[end:])
+
+
+def _without_note(body: str) -> str:
+    """The lines of a call without the comment that the last fit left at their beginning."""
+    lines = body.strip("\n").split("\n")
+    leading = next(
+        (index for index, line in enumerate(lines) if not line.lstrip().startswith("#")), len(lines)
+    )
+    is_note = NOTE in " ".join(line.strip(" #") for line in lines[:leading])
+    return "\n".join(lines[leading if is_note else 0 :]) + "\n"
+
+
+def _with_values(body: str, changed: dict[str, float]) -> str:
+    """The arguments of a call with new values: in place, or for a new one after those declared before it."""
+    order = list(TimeHabits.model_fields)
+    for name, value in changed.items():
+        line = f"    {name}={_literal(value)},\n"
+        body, found = re.subn(rf"(?m)^    {name}=.*,\n", line, body)
+        if found:
+            continue
+        earlier = [match for match in re.finditer(r"(?m)^    (\w+)=.*,\n", body)
+                   if order.index(match[1]) < order.index(name)]  # fmt: skip
+        place = earlier[-1].end() if earlier else 0
+        body = body[:place] + line + body[place:]
+    return body
 
 
 def _comment(text: str) -> str:

@@ -15,6 +15,7 @@ from planner.catalog.hardware import load_accelerator
 from planner.cost.kernels import (
     attention_flop,
     attention_time,
+    cast_time,
     gemm_curve,
     gemm_time,
     memory_bound_time,
@@ -166,6 +167,13 @@ def test_few_rows_cost_as_much_as_a_tile_of_them(part: str) -> None:
     # enough that neither the operands' bytes nor the launch decide).
     few, more = (gemm_time(rows, 65_536, 8192, burst(part), count=1) for rows in (64, 128))
     assert few > 0.6 * more
+
+
+def test_a_cast_by_hand() -> None:
+    # H100 fp8: 2.42 ps an element; bf16 needs no cast
+    part = load_accelerator("h100")
+    assert cast_time(8192, 4096, part, "fp8", 3) == pytest.approx(3 * 2.42e-12 * 8192 * 4096)
+    assert cast_time(8192, 4096, part, "bf16") == 0.0
 
 
 def test_nothing_costs_nothing() -> None:

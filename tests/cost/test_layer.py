@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.catalog import load_cluster
 from planner.cost.collectives import Group, all_gather_time, all_reduce_time, reduce_scatter_time
 from planner.cost.kernels import gemm_time, memory_bound_time
 from planner.cost.layer import UNFUSED, embedding_time, head_time, layer_time
@@ -63,6 +64,33 @@ def test_tensor_collectives_by_hand(tiny_dense: PlanRequest) -> None:
     assert forward == pytest.approx(2 * both)
     gather = all_gather_time(message, group, request.cluster)
     assert backward == pytest.approx(2 * (both + gather))  # nothing to hide behind
+
+
+def test_scaled_formats_are_gathered_in_their_own_width(tiny_dense: PlanRequest) -> None:
+    request = with_habits(big(tiny_dense), low_precision_gathers=True)
+    group, cluster = Group(4), request.cluster
+    wide = Settings(tensor_parallel=4, sequence_parallel=True, precision="bf16")
+    low = Settings(tensor_parallel=4, sequence_parallel=True, precision="fp8")
+    message = 2 * request.model.hidden_size * request.workload.seq_length
+    saved = all_gather_time(message, group, cluster) - all_gather_time(message / 2, group, cluster)
+    full, halved = (tensor_comm(DENSE, setting, request, 0.0, 0.0) for setting in (wide, low))
+    assert full[0] - halved[0] == pytest.approx(2 * saved)  # one gather a pair forward, two backward
+    assert full[1] - halved[1] == pytest.approx(4 * saved)
+    frozen = request.model_copy(
+        update={"workload": request.workload.model_copy(update={"frozen_weights": True})}
+    )
+    assert tensor_comm(DENSE, low, frozen, 0.0, 0.0)[0] == pytest.approx(full[0])
+
+
+def test_fused_experts_neither_permute_nor_cast_nor_wait_for_the_host(tiny_moe: PlanRequest) -> None:
+    plain = big(tiny_moe).model_copy(update={"cluster": load_cluster("b200", 16)})
+    fused = with_habits(plain, block_scaled_expert_efficiency=plain.framework.time.expert_kernel_efficiency)
+    before, after = (layer_time(MOE, Settings(precision="mxfp8"), request) for request in (plain, fused))
+    assert after.forward.gemm_s < before.forward.gemm_s
+    assert after.forward.elementwise_s < before.forward.elementwise_s
+    assert after.total.total < before.total.total
+    wide = Settings(precision="bf16")
+    assert layer_time(MOE, wide, fused).total.total == layer_time(MOE, wide, plain).total.total
 
 
 def test_backward_collectives_hide_behind_gradient_products(tiny_dense: PlanRequest) -> None:
@@ -170,7 +198,7 @@ def test_launches_slow_down_when_the_pipeline_spans_nodes(tiny_dense: PlanReques
     request = with_habits(tiny_dense, cross_node_launch_growth=0.5)
     inside = layer_time(DENSE, Settings(pipeline_parallel=2, tensor_parallel=2), request).forward.total
     across = layer_time(DENSE, Settings(pipeline_parallel=2, tensor_parallel=4), request).forward.total
-    assert across == pytest.approx(3.0 * inside)  # 1 + 0.5 * 4
+    assert across == pytest.approx((1 + 0.5 * 4**1.25) * inside)
 
 
 def test_frozen_weights_have_no_weight_gradients(tiny_dense: PlanRequest) -> None:

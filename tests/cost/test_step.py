@@ -13,7 +13,14 @@ from toys import tiny_moe as make_moe
 
 from planner.cost.setting import Settings
 from planner.cost.stage import ChunkLoad
-from planner.cost.step import balanced_step_time, exposed_hops, step_time, straggler_fraction, unit_times
+from planner.cost.step import (
+    balanced_step_time,
+    exposed_hops,
+    hop_time,
+    step_time,
+    straggler_fraction,
+    unit_times,
+)
 from planner.spec import Plan, PlanRequest, StagePlan
 from planner.spec.model import LayerKind
 
@@ -112,6 +119,17 @@ def test_hops_by_hand(tiny_dense: PlanRequest) -> None:
     two = Settings(pipeline_parallel=4, virtual_stages=2, num_microbatches=8, schedule="interleaved")
     assert exposed_hops(two, tiny_dense) == 14
     assert exposed_hops(Settings(), tiny_dense) == 0
+
+
+def test_sends_stall_from_a_number_of_nodes_on(tiny_dense: PlanRequest) -> None:
+    time = tiny_dense.framework.time.model_copy(update={"send_stall_nodes": 2, "send_stall_s": 0.5})
+    stalls = tiny_dense.model_copy(
+        update={"framework": tiny_dense.framework.model_copy(update={"time": time})}
+    )
+    ranks = tiny_dense.cluster.gpus_per_node
+    one, two = (Settings(pipeline_parallel=2, data_parallel=d, schedule="1f1b") for d in (ranks // 2, ranks))
+    assert hop_time(one, stalls) == hop_time(one, tiny_dense)
+    assert hop_time(two, stalls) == pytest.approx(hop_time(two, tiny_dense) + 0.5)
 
 
 def test_stragglers_grow_by_doubling(tiny_dense: PlanRequest) -> None:

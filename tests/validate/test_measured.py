@@ -173,6 +173,15 @@ def test_switches_change_the_habits() -> None:
     assert overlapped.tensor_comm_hidden_fraction > plain.tensor_comm_hidden_fraction
 
 
+def test_a_stated_release_brings_its_own_habits() -> None:
+    def of(source: str) -> float | None:
+        case = to_case(row(framework="megatron-bridge", source=source))
+        return case.request.framework.time.block_scaled_expert_efficiency
+
+    assert of("performance summary, NeMo container 26.04.01") is None
+    assert of("performance summary, NeMo container 26.06") == of("a paper") is not None
+
+
 def test_fp16_megatron_is_from_before_fused_attention() -> None:
     assert to_case(row(precision="fp16")).request.framework.time.attention_kernel == UNFUSED
     assert to_case(row()).request.framework.time.attention_kernel != UNFUSED

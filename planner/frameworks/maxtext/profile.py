@@ -14,11 +14,12 @@ TIME = TimeHabits(
     # by tests/benchmarks/fit.py, 47 rows.
     attention_kernel="cudnn",
     kernel_efficiency=1.05,
-    elementwise_factor=1.2956,
-    overlap_slowdown=0.3315,
-    attention_efficiency=1.15,
-    step_overhead_s=0.0513,
-    straggler_per_doubling=0.0019,
+    elementwise_factor=1.2917,
+    tensor_comm_hidden_fraction=0.1242,
+    overlap_slowdown=0.2642,
+    attention_efficiency=0.8992,
+    step_overhead_s=0.0503,
+    straggler_per_doubling=0.0025,
 )
 
 MEMORY = MemoryHabits(

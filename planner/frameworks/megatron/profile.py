@@ -14,15 +14,17 @@ TIME = TimeHabits(
     # overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 122 rows.
     attention_kernel="cudnn",
-    elementwise_factor=1.1187,
-    overlap_slowdown=0.2694,
+    elementwise_factor=1.2542,
+    tensor_comm_hidden_fraction=0.0871,
+    low_precision_gathers=True,
+    overlap_slowdown=0.2628,
     scatters_sends=True,
-    expert_comm_hidden_fraction=0.2601,
+    expert_comm_hidden_fraction=0.2786,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.7407,
-    kernels_per_moe_layer=328.1361,
-    step_overhead_s=0.0356,
-    straggler_per_doubling=0.0,
+    expert_kernel_efficiency=0.8212,
+    kernels_per_moe_layer=209.6859,
+    step_overhead_s=0.0475,
+    straggler_per_doubling=0.0014,
 )
 
 MEMORY = MemoryHabits(

@@ -6,23 +6,33 @@ Sources: Megatron-Bridge 0.3.1 (``training/config.py``, ``gpt_provider.py``) ove
 from __future__ import annotations
 
 from planner.frameworks.megatron.profile import LIMITS
-from planner.spec.framework import FrameworkProfile, MemoryHabits, TimeHabits
+from planner.spec.framework import EarlierReleases, FrameworkProfile, MemoryHabits, TimeHabits
 
 TIME = TimeHabits(
-    # elementwise_factor, expert_comm_hidden_fraction, expert_kernel_efficiency, kernels_per_moe_layer,
-    # overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
-    # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 122 rows.
+    # block_scaled_expert_efficiency, elementwise_factor, expert_comm_hidden_fraction,
+    # expert_kernel_efficiency, kernels_per_moe_layer, overlap_slowdown, step_overhead_s,
+    # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
+    # by tests/benchmarks/fit.py, 122 rows.
     attention_kernel="cudnn",
-    elementwise_factor=0.7,
-    overlap_slowdown=0.1341,
+    elementwise_factor=0.9312,
+    tensor_comm_hidden_fraction=0.0522,
+    low_precision_gathers=True,
+    overlap_slowdown=0.1873,
     gradient_reduce_bytes=2.0,
     scatters_sends=True,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.5934,
-    kernels_per_moe_layer=506.2721,
-    step_overhead_s=0.0447,
-    straggler_per_doubling=0.0004,
+    expert_kernel_efficiency=0.6793,
+    block_scaled_expert_efficiency=0.7687,
+    kernels_per_moe_layer=488.8483,
+    step_overhead_s=0.0506,
+    straggler_per_doubling=0.0024,
 )
+
+EARLIER = EarlierReleases(
+    before="26.06", time=TIME.model_copy(update={"block_scaled_expert_efficiency": None})
+)
+"""The fused grouped MLP for block-scaled experts came with the 26.06 containers: their published MoE steps on
+Blackwell take two thirds of the time of the same layouts in 26.04."""
 
 MEMORY = MemoryHabits(
     # Fused attention leaves "core_attn", Megatron's own default, nothing to save.
@@ -41,4 +51,5 @@ PROFILE = FrameworkProfile(
     limits=LIMITS,
     memory=MEMORY,
     time=TIME,
+    earlier=EARLIER,
 )

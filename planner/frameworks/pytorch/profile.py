@@ -14,16 +14,16 @@ TIME = TimeHabits(
     # tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl by
     # tests/benchmarks/fit.py, the values shared by all frameworks (no rows of its own).
     attention_kernel="fa2",
-    kernel_efficiency=0.9198,
-    elementwise_factor=1.3392,
-    tensor_comm_hidden_fraction=0.0353,
-    overlap_slowdown=0.2399,
-    expert_comm_hidden_fraction=0.082,
-    attention_efficiency=0.8588,
-    expert_kernel_efficiency=0.7202,
-    kernels_per_moe_layer=328.1361,
-    step_overhead_s=0.0458,
-    straggler_per_doubling=0.0018,
+    kernel_efficiency=0.9053,
+    elementwise_factor=1.3878,
+    tensor_comm_hidden_fraction=0.0661,
+    overlap_slowdown=0.2355,
+    expert_comm_hidden_fraction=0.1023,
+    attention_efficiency=0.789,
+    expert_kernel_efficiency=0.7586,
+    kernels_per_moe_layer=282.8447,
+    step_overhead_s=0.0439,
+    straggler_per_doubling=0.003,
 )
 
 MEMORY = MemoryHabits(
