@@ -243,8 +243,7 @@ def bound_with_tail(
 
     Notes
     -----
-    Of both sorts of layouts the better one counts. The tail also follows the floor T': a busiest rank that
-    works U' > U exposes at most 2 (U' - U) less (``tail_bound``), and U' beyond T'/m makes m U' the makespan.
+    Of both sorts of layouts the better one counts.
     """
     m = rows.values("num_microbatches")
     tail = tail_bound(rows, work, pipeline.busiest.least, request)
@@ -252,9 +251,20 @@ def bound_with_tail(
     low = np.flatnonzero((others < pipeline.least + tail) & (m > 1))
     others[low] += tail_bound(rows.take(low), work.take(low), pipeline.busiest.second[low], request)
     spread = np.minimum(pipeline.least + tail, others)
-    floor = np.maximum(floor, pipeline.floor)
-    hidden = 2.0 * np.maximum(floor / m - pipeline.busiest.least, 0.0)
-    return np.maximum(spread, floor + np.maximum(tail - hidden, 0.0)), tail
+    least = with_tail(rows, np.maximum(floor, pipeline.floor), tail, pipeline.busiest.least)
+    return np.maximum(spread, least), tail
+
+
+def with_tail(rows: Rows, floor: Floats, tail: Floats, busiest: Floats) -> Floats:
+    """What follows added to a lower bound T' of the makespan of every layout. [s].
+
+    Notes
+    -----
+    A busiest rank that works U' > U exposes at most 2 (U' - U) less (``tail_bound``), and U' beyond T'/m
+    makes m U' the makespan.
+    """
+    hidden = 2.0 * np.maximum(floor / rows.values("num_microbatches") - busiest, 0.0)
+    return np.asarray(floor + np.maximum(tail - hidden, 0.0))
 
 
 def tail_bound(rows: Rows, work: WorkTimes, busiest: Floats, request: PlanRequest) -> Floats:

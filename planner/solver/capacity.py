@@ -8,12 +8,14 @@ only on whether there are any. A few priced loads therefore give every load:
 
 ``layer`` and ``saved`` grow linearly with the micro-batches that the rank keeps in flight, so two ranks
 give all ranks.
-With several kinds of layer the smallest figure stands for each: a lower bound of what any mix needs.
+With several kinds of layer there are two lower bounds of what any mix needs, and both have to fit: the
+smallest figure stands for every layer; or the most frequent kind is placed alone, the others taken as free.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,22 +47,44 @@ class RankMemory:
     multiple: Floats
     """Micro-batches in flight."""
     model: Floats
-    """All layers of the model together on ranks that keep the fewest micro-batches in flight."""
+    """All these layers together on ranks that keep the fewest micro-batches in flight."""
+    kinds: tuple[LayerKind, ...]
+    num_layers: int
+    """Layers of these kinds in the model."""
+
+
+def rank_memories(setting: Settings, request: PlanRequest) -> Iterator[RankMemory]:
+    """Bytes of a rank's loads of all layers, and of the most frequent kind alone."""
+    counts = Counter(request.model.layer_kinds)
+    priced = _priced_kinds(setting, request)
+    yield _of_kinds(setting, priced, counts)
+    if len(counts) > 1:
+        yield _of_kinds(setting, priced, Counter(dict(counts.most_common(1))))
 
 
 def rank_memory(setting: Settings, request: PlanRequest) -> RankMemory:
-    """Price the loads that determine all others."""
+    """Bytes of a rank's loads of all layers."""
+    return next(rank_memories(setting, request))
+
+
+def _priced_kinds(setting: Settings, request: PlanRequest) -> dict[LayerKind, Floats]:
+    """Bytes of the loads that determine all others, of each kind, as [load, rank 0 or last, setting]."""
     p = np.asarray(setting.pipeline_parallel)
     ranks = np.stack([np.zeros_like(p), p - 1])
-    recomputes = setting.recompute != "none"
-    loads = _LOADS if recomputes else _LOADS[: len(_LOADS) // 2]
-    bytes_of = [
-        _priced(kind, loads, setting, request, ranks) for kind in dict.fromkeys(request.model.layer_kinds)
-    ]
+    loads = _LOADS if setting.recompute != "none" else _LOADS[: len(_LOADS) // 2]
+    kinds = dict.fromkeys(request.model.layer_kinds)
+    return {kind: _priced(kind, loads, setting, request, ranks) for kind in kinds}
+
+
+def _of_kinds(setting: Settings, priced: dict[LayerKind, Floats], counts: Counter[LayerKind]) -> RankMemory:
+    """The smallest figure of some kinds of layer."""
+    p = np.asarray(setting.pipeline_parallel)
+    ranks = np.stack([np.zeros_like(p), p - 1])
+    bytes_of = [priced[kind] for kind in counts]
     one, two, first, last = (np.stack([priced[index] for priced in bytes_of]) for index in range(4))
     layer, saved = two - one, np.zeros_like(one)
     fixed, first_end, last_end = one - layer, first - one, last - one
-    if recomputes:
+    if setting.recompute != "none":
         some, all_, first, last = (np.stack([priced[index] for priced in bytes_of]) for index in range(4, 8))
         saved = some - all_
         fixed = np.minimum(fixed, some + saved - 2 * layer)
@@ -72,12 +96,10 @@ def rank_memory(setting: Settings, request: PlanRequest) -> RankMemory:
         first_end=np.min(first_end, axis=0)[0],
         last_end=np.min(last_end, axis=0)[1],
         multiple=np.broadcast_to(activation_multiple(setting, ranks), ranks.shape),
-        model=np.einsum("ks,k->s", np.min(layer - saved, axis=1), _kind_counts(request)),
+        model=np.einsum("ks,k->s", np.min(layer - saved, axis=1), np.array([*counts.values()], dtype=float)),
+        kinds=tuple(counts),
+        num_layers=counts.total(),
     )
-
-
-def _kind_counts(request: PlanRequest) -> Floats:
-    return np.array(list(Counter(request.model.layer_kinds).values()), dtype=np.float64)
 
 
 _LOADS = (
@@ -129,7 +151,9 @@ def fits_widest(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
     fits = np.ones(len(rows), dtype=bool)
     for chosen, setting in settings_by_category(rows):
         replicas = np.asarray(setting.data_parallel) * setting.context_parallel
-        fits[chosen] = _room(replace(setting, shard_group_size=replicas), request)[0]
+        widest = replace(setting, shard_group_size=replicas)
+        for memory in rank_memories(widest, request):
+            fits[chosen] &= _room(widest, request, memory)[0]
     return fits
 
 
@@ -164,19 +188,22 @@ def fits_and_first(rows: Rows, request: PlanRequest) -> tuple[npt.NDArray[np.boo
     """
     fits, first = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
     for chosen, setting in settings_by_category(rows):
-        fits[chosen], memory, room = _room(setting, request)
-        first[chosen] = _least_first(setting, request, memory, room)
+        for memory in rank_memories(setting, request):
+            enough, room = _room(setting, request, memory)
+            fits[chosen] &= enough
+            first[chosen] = np.maximum(first[chosen], _least_first(setting, request, memory, room))
     return fits, first
 
 
-def _room(setting: Settings, request: PlanRequest) -> tuple[npt.NDArray[np.bool_], RankMemory, Floats]:
-    """Whether all ranks together could hold the model, and how many layers each one could hold."""
-    memory = rank_memory(setting, request)
+def _room(
+    setting: Settings, request: PlanRequest, memory: RankMemory
+) -> tuple[npt.NDArray[np.bool_], Floats]:
+    """Whether all ranks together could hold the layers, and how many of them each one could hold."""
     room = most_layers(setting, request, memory)
     p = np.asarray(setting.pipeline_parallel)
     free = p * (request.cluster.usable_hbm_bytes - memory.fixed) - memory.first_end - memory.last_end
-    enough = np.sum(room, axis=0) >= request.model.num_layers
-    return np.all(room >= 0, axis=0) & enough & (memory.model <= free * (1 + 1e-9)), memory, room
+    enough = np.sum(room, axis=0) >= memory.num_layers
+    return np.all(room >= 0, axis=0) & enough & (memory.model <= free * (1 + 1e-9)), room
 
 
 def _least_first(setting: Settings, request: PlanRequest, memory: RankMemory, room: Floats) -> Floats:
@@ -190,19 +217,42 @@ def _least_first(setting: Settings, request: PlanRequest, memory: RankMemory, ro
     p = np.asarray(setting.pipeline_parallel)
     if setting.recompute == "none" or not counted:
         return np.zeros(len(p))
-    ranks = np.arange(int(p.max(initial=1)))[:, None] + np.zeros_like(p)
-    layer, saved = (_by_rank(setting, memory, ranks, p, part) for part in (memory.layer, memory.saved))
-    free = request.cluster.usable_hbm_bytes - memory.fixed - _ends(setting, memory, ranks, p)
+    held_with = recomputing_first(setting, request, memory, room)
     low, high = np.ones(len(p)), np.full(len(p), float(request.model.num_layers))
     for _ in range(int(np.ceil(np.log2(request.model.num_layers + 1)))):
         middle = np.floor((low + high) / 2)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            holds = (free + middle * setting.virtual_stages * np.maximum(saved, 0.0)) / layer
-        held = np.where(layer > 0, np.floor(holds * (1 + 1e-9)), MOST_LAYERS)
-        total = np.sum(np.where(ranks < p, np.minimum(held, room), 0.0), axis=0)
-        enough = total >= request.model.num_layers
+        enough = np.sum(held_with(middle), axis=0) >= memory.num_layers
         low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
     return low
+
+
+def recomputing_first(
+    setting: Settings, request: PlanRequest, memory: RankMemory, room: Floats
+) -> Callable[[Floats], Floats]:
+    """Upper bound of the layers of each rank, as [rank, setting], where every chunk recomputes its first n.
+
+    Parameters
+    ----------
+    room
+        The same with all layers recomputed (``most_layers``).
+
+    Returns
+    -------
+    callable
+        Takes n, one a setting. A rank recomputes at most v n layers, so it holds at most (f + v n s) / l.
+    """
+    p = np.asarray(setting.pipeline_parallel)
+    ranks = np.arange(int(p.max(initial=1)))[:, None] + np.zeros_like(p)
+    layer, saved = (_by_rank(setting, memory, ranks, p, part) for part in (memory.layer, memory.saved))
+    free = request.cluster.usable_hbm_bytes - memory.fixed - _ends(setting, memory, ranks, p)
+
+    def held_with(first: Floats) -> Floats:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            holds = (free + first * setting.virtual_stages * np.maximum(saved, 0.0)) / layer
+        held = np.where(layer > 0, np.floor(holds * (1 + 1e-9)), MOST_LAYERS)
+        return np.where(ranks < p, np.minimum(held, room), 0.0)
+
+    return held_with
 
 
 def _ends(
@@ -228,30 +278,32 @@ def busiest_recomputing(rows: Rows, work: WorkTimes, request: PlanRequest) -> Fl
         if setting.recompute == "none" or setting.schedule in BIDIRECTIONAL:
             continue
         own = work.take(chosen)
-        bound[chosen] = _least_busy(setting, request, own) + own.engine.total
+        for memory in rank_memories(setting, request):
+            least = _least_busy(setting, request, own, memory)
+            bound[chosen] = np.maximum(bound[chosen], least + own.engine.total)
     return bound
 
 
-def _least_busy(setting: Settings, request: PlanRequest, work: WorkTimes) -> Floats:
-    memory = rank_memory(setting, request)
+def _least_busy(setting: Settings, request: PlanRequest, work: WorkTimes, memory: RankMemory) -> Floats:
     p = np.asarray(setting.pipeline_parallel)
     ranks = np.arange(int(p.max(initial=1)))[:, None] + np.zeros_like(p)
     per_layer, saved = (_by_rank(setting, memory, ranks, p, part) for part in (memory.layer, memory.saved))
     free = request.cluster.usable_hbm_bytes - memory.fixed - _ends(setting, memory, ranks, p)
-    seconds = np.min([phases.total for phases in work.layers.values()], axis=0)
-    again = np.min([phases.recompute for phases in work.layers.values()], axis=0)
+    kinds = [work.layers[kind] for kind in memory.kinds]
+    seconds = np.min([phases.total for phases in kinds], axis=0)
+    again = np.min([phases.recompute for phases in kinds], axis=0)
     last = np.zeros_like(p) if setting.schedule in V_SHAPED else p - 1
     ends = np.where(ranks == 0, work.first.total, 0.0) + np.where(ranks == last, work.last.total, 0.0)
     rate = again / np.maximum(saved, 1.0)
     most = np.where(per_layer > saved, free / np.maximum(per_layer - saved, 1.0), MOST_LAYERS)
     low = np.zeros(len(p))
-    high = (seconds + again) * request.model.num_layers + np.max(ends, axis=0)
+    high = (seconds + again) * memory.num_layers + np.max(ends, axis=0)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         own = middle - ends
         held = np.minimum(own / seconds, (own + rate * free) / (seconds + rate * per_layer))
         held = np.where((ranks < p) & (own > 0), np.clip(np.minimum(held, most), 0.0, None), 0.0)
-        enough = np.sum(held, axis=0) >= request.model.num_layers
+        enough = np.sum(held, axis=0) >= memory.num_layers
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return low
 

@@ -16,15 +16,21 @@ layers, and no layout is faster than the least T for which all ranks together ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from planner.cost.setting import Settings
+from planner.solver.capacity import RankMemory, most_layers, rank_memories, recomputing_first
 from planner.solver.space import Rows
-from planner.solver.tables import Floats, Phases, WorkTimes
+from planner.solver.tables import Floats, Phases, WorkTimes, settings_by_category
 from planner.spec.model import LayerKind
+from planner.spec.request import PlanRequest
 
 CHAINED = ("gpipe", "1f1b", "interleaved")
 """Schedules whose backward pass is one operation, so that the chains above exist."""
@@ -32,6 +38,8 @@ HALVINGS = 12
 """The bound is the lower end of an interval halved this often: within 1 / 4096 of the bound before."""
 MOST_CELLS = 2_000_000
 """Pairs of a rank and a setting that are looked at together: 16 MB an array."""
+MOST_TRIED = 8
+"""Numbers of recomputed layers a chunk that are tried with memory."""
 ROUND_OFF = 1e-9
 PASSES = ("forward", "backward")
 
@@ -50,12 +58,35 @@ class _Seconds:
 
 @dataclass(frozen=True)
 class _Chains:
-    """The chain through each rank, as [rank, setting]: seconds beside layers, and of one more layer."""
+    """The chain through each rank, as [rank, setting]: how often it passes the rank, what else it holds."""
 
     fixed: Floats
-    layer: dict[LayerKind, Floats]
+    """Beside the rank's own layers. [s]"""
+    forward: Floats
+    backward: Floats
     most: Floats
     """Layers that a rank may hold whatever the time."""
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """Layers that have to find room, as [rank, setting]."""
+
+    count: int
+    seconds: Floats
+    """One layer along the chain. [s]"""
+    again: Floats
+    """Its recompute. [s]"""
+    recomputed: Floats
+    """The first so many of a rank's layers are recomputed at least."""
+    most: Floats
+
+    def room(self, free_s: Floats) -> Floats:
+        """Most layers that take no longer than ``free_s``."""
+        few = free_s / (self.seconds + self.again)
+        many = (free_s - self.again * self.recomputed) / self.seconds
+        held = np.floor(np.where(few <= self.recomputed, few, many))
+        return np.minimum(held, self.most)
 
 
 def chain_bound(rows: Rows, work: WorkTimes, again: Floats, known_s: Floats) -> Floats:
@@ -72,9 +103,102 @@ def chain_bound(rows: Rows, work: WorkTimes, again: Floats, known_s: Floats) -> 
 
     Notes
     -----
-    With several kinds of layer each kind is fitted on its own, the others taken as free: still a bound.
+    With several kinds of layer the most frequent one is placed on its own, the others taken as free, and all
+    of them as if each were of the fastest kind: bounds, both of them.
     """
     bound = known_s.copy()
+    for taken in _blocks(rows):
+        part, own = rows.take(taken), work.take(taken)
+        chains = _chains(part, own, again[taken])
+        counts = Counter(work.counts)
+        subsets = [counts] if len(counts) == 1 else [counts, Counter(dict(counts.most_common(1)))]
+        layers = [_plain(chains, own, again[taken], tuple(kinds), kinds.total()) for kinds in subsets]
+        bound[taken] = _least(chains, layers, known_s[taken])
+    return bound
+
+
+def chain_bound_within(
+    rows: Rows, work: WorkTimes, again: Floats, first: Floats, known_s: Floats, request: PlanRequest
+) -> Floats:
+    """``chain_bound`` of the layouts that memory leaves. [s].
+
+    Parameters
+    ----------
+    first
+        Where each chunk recomputes its first n layers, a lower bound of n; 0 elsewhere.
+
+    Notes
+    -----
+    Every n from there on is tried, the larger ones together: without memory, as they only get slower.
+    """
+    bound = known_s.copy()
+    for chosen, _ in settings_by_category(rows):
+        for block in _blocks(rows.take(chosen)):
+            taken = chosen[block]
+            part, own = rows.take(taken), work.take(taken)
+            setting = next(settings_by_category(part))[1]
+            chains = _chains(part, own, again[taken])
+            placed = _Placed(chains, own, again[taken], setting, request)
+            least = np.full(len(taken), np.inf)
+            counted = first[taken] > 0
+            for more in range(MOST_TRIED if np.any(counted) else 1):
+                layers = placed.layers(first[taken] + more, is_bound_by_memory=True)
+                least = np.minimum(least, _least(chains, layers, known_s[taken]))
+            if np.any(counted):
+                layers = placed.layers(first[taken] + MOST_TRIED, is_bound_by_memory=False)
+                least = np.where(counted, np.minimum(least, _least(chains, layers, known_s[taken])), least)
+            bound[taken] = np.maximum(bound[taken], least)
+    return bound
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Layers of one kind of settings, with the memory of their ranks."""
+
+    chains: _Chains
+    work: WorkTimes
+    again: Floats
+    setting: Settings
+    request: PlanRequest
+
+    def layers(self, first: Floats, is_bound_by_memory: bool) -> list[_Layers]:
+        """What has to find room where each chunk recomputes its first n layers (0: as ``again`` says)."""
+        found = []
+        for memory, room, held_with in self._memories:
+            plain = _plain(self.chains, self.work, self.again, memory.kinds, memory.num_layers)
+            most = np.minimum(plain.most, np.where(first > 0, held_with(first), room))
+            found.append(
+                replace(
+                    plain,
+                    again=self._again(memory.kinds) * (first > 0),
+                    recomputed=self._recomputed(first),
+                    most=most if is_bound_by_memory else plain.most,
+                )
+            )
+        return found
+
+    def _again(self, kinds: tuple[LayerKind, ...]) -> Floats:
+        phases = np.min([self.work.layers[kind].recompute for kind in kinds], axis=0)
+        return np.asarray(self.chains.backward * phases)
+
+    def _recomputed(self, first: Floats) -> Floats:
+        """Layers that a rank recomputes if it holds as many: of several chunks the end's may be empty."""
+        p, v = np.asarray(self.setting.pipeline_parallel), np.asarray(self.setting.virtual_stages)
+        ranks = np.arange(len(self.chains.fixed))[:, None]
+        at_end = (v > 1) & ((ranks == 0) | (ranks == p - 1))
+        return np.asarray((v - at_end) * first)
+
+    @cached_property
+    def _memories(self) -> list[tuple[RankMemory, Floats, Callable[[Floats], Floats]]]:
+        memories = []
+        for memory in rank_memories(self.setting, self.request):
+            room = most_layers(self.setting, self.request, memory)
+            memories.append((memory, room, recomputing_first(self.setting, self.request, memory, room)))
+        return memories
+
+
+def _blocks(rows: Rows) -> Iterator[npt.NDArray[np.int64]]:
+    """Rows that have chains, cut where the number of ranks halves and where there are too many."""
     p = rows.values("pipeline_parallel")
     chained = (p > 1) & np.isin(rows.values("schedule"), CHAINED)
     chained &= rows.values("num_microbatches") >= p
@@ -84,32 +208,40 @@ def chain_bound(rows: Rows, work: WorkTimes, again: Floats, known_s: Floats) -> 
         longest = int(p[order[-1]])
         taken = order[p[order] > longest // 2][-max(MOST_CELLS // longest, 1) :]
         order = order[: len(order) - len(taken)]
-        chains = _chains(rows.take(taken), work.take(taken), again[taken])
-        bound[taken] = _least(chains, work.counts, known_s[taken])
-    return bound
+        yield taken
 
 
-def _least(chains: _Chains, counts: dict[LayerKind, int], known_s: Floats) -> Floats:
-    """Least T at which every kind of layer has room, as the lower end of an interval."""
+def _least(chains: _Chains, layers: list[_Layers], known_s: Floats) -> Floats:
+    """Least T at which all layers have room, as the lower end of an interval."""
     low, high = known_s, 2 * known_s
     for step in range(HALVINGS + 1):
         middle = low if step == 0 else (low + high) / 2
         free = middle * (1 + ROUND_OFF) - chains.fixed
         enough = np.all(free >= 0, axis=0)
-        for kind, layer in chains.layer.items():
-            room = np.minimum(np.floor(np.maximum(free, 0.0) / layer), chains.most)
-            enough &= np.sum(room, axis=0) >= counts[kind]
+        for each in layers:
+            enough &= np.sum(each.room(np.maximum(free, 0.0)), axis=0) >= each.count
         high, low = np.where(enough, middle, high), np.where(enough, low, middle)
     return np.asarray(low)
+
+
+def _plain(
+    chains: _Chains, work: WorkTimes, again: Floats, kinds: tuple[LayerKind, ...], count: int
+) -> _Layers:
+    """Layers as fast as the fastest of some kinds."""
+    each = [_Seconds.of(work.layers[kind], again) for kind in kinds]
+    seconds = np.min(
+        [chains.forward * kind.forward + chains.backward * kind.backward for kind in each], axis=0
+    )
+    nothing = np.zeros_like(seconds)
+    return _Layers(count, seconds, nothing, nothing, chains.most)
 
 
 def _chains(rows: Rows, work: WorkTimes, again: Floats) -> _Chains:
     p, m = rows.values("pipeline_parallel"), rows.values("num_microbatches")
     ranks = np.arange(int(p.max()))[:, None]
     kinds = {kind: _Seconds.of(phases, again) for kind, phases in work.layers.items()}
-    first, last, engine = (
-        _Seconds.of(phases, 0.0 * again) for phases in (work.first, work.last, work.engine)
-    )
+    ends = (work.first, work.last, work.engine)
+    first, last, engine = (_Seconds.of(phases, 0.0 * again) for phases in ends)
     is_first, is_last = ranks == 0, ranks == p - 1
     own = _Seconds(
         engine.forward + is_first * first.forward + is_last * last.forward,
@@ -125,18 +257,15 @@ def _chains(rows: Rows, work: WorkTimes, again: Floats) -> _Chains:
     interleaved = rows.values("schedule") == "interleaved"
     more_forward = np.where(rows.values("schedule") == "gpipe", m - 1, m - p + ranks)
     more_forward = np.where(interleaved, m - p, more_forward)
-    more_backward = np.where(interleaved, m, m - 1)
+    more_backward = np.where(interleaved, m, m - 1) + np.zeros(ranks.shape)
     least = sum(work.counts.values()) // (p * rows.values("virtual_stages"))
     around = _around(rows, ranks, least, kinds, (first, last, engine))
     fixed = whole.forward + np.where(interleaved, around, whole.backward)
     fixed = fixed + more_forward * own.forward + more_backward * own.backward
-    layer = {
-        kind: more_forward * each.forward + more_backward * each.backward for kind, each in kinds.items()
-    }
     most = rows.values("virtual_stages") * (least + 1)
     most = np.where(interleaved, most, sum(work.counts.values())) * np.ones(ranks.shape)
     beyond = ranks >= p
-    return _Chains(np.where(beyond, -np.inf, fixed), layer, np.where(beyond, 0, most))
+    return _Chains(np.where(beyond, -np.inf, fixed), more_forward, more_backward, np.where(beyond, 0, most))
 
 
 def _around(

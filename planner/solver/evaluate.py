@@ -10,7 +10,7 @@ from planner.cost.flops import mfu
 from planner.cost.memory import memory
 from planner.cost.stage import with_stages
 from planner.cost.step import step_time, tight_memory_factor
-from planner.cost.terms import Memory
+from planner.cost.terms import Memory, StepTime
 from planner.errors import BadInput
 from planner.rules import check
 from planner.rules.memory import has_priceable_stages
@@ -43,8 +43,7 @@ def evaluate(plan: Plan, request: PlanRequest) -> Estimate:
     plan = with_stages(plan, request.model)
     if not has_priceable_stages(plan, request):
         raise BadInput(_shape_sentence(plan, request))
-    time = step_time(plan, request)
-    stages = memory(plan, request)
+    time, stages = _step_time(plan, request), memory(plan, request)
     step_s = float(time.total)
     tokens_per_s_per_gpu = plan.global_batch * request.workload.seq_length / step_s / plan.num_gpus
     return Estimate(
@@ -60,6 +59,21 @@ def evaluate(plan: Plan, request: PlanRequest) -> Estimate:
         error_band_pct=error_band_pct(request, plan),
         notes=_notes(plan, request, stages),
     )
+
+
+def _step_time(plan: Plan, request: PlanRequest) -> StepTime:
+    """The step's time; where no schedule runs at all, the rule that says why takes the place of the error."""
+    try:
+        return step_time(plan, request)
+    except BadInput:
+        broken = [violation for violation in check(plan, request) if violation.field in UNSIMULATED]
+        if broken:
+            raise BadInput(str(broken[0])) from None
+        raise
+
+
+UNSIMULATED = frozenset({"schedule", "pipeline_parallel", "virtual_stages", "num_microbatches"})
+"""Fields that can make a schedule impossible to run, and so to price."""
 
 
 def _peak(stages: tuple[Memory, ...]) -> float:

@@ -17,13 +17,14 @@ import numpy.typing as npt
 
 from planner.cost.layer_comm import PAIRED_SCHEDULES
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
-from planner.solver.bounds import bound_with_tail, pipeline_bound, with_recompute
+from planner.solver.bounds import bound_with_tail, pipeline_bound, with_recompute, with_tail
 from planner.solver.capacity import busiest_recomputing, fits_and_first, fits_widest, holds_one_layer
-from planner.solver.chains import chain_bound
+from planner.solver.chains import chain_bound, chain_bound_within
 from planner.solver.space import Codes, Rows, Space
 from planner.solver.tables import (
     Floats,
     WorkTimes,
+    leading_seconds,
     most_hiding,
     settings_by_category,
     steady_seconds,
@@ -115,22 +116,20 @@ class Scan:
 
     @cached_property
     def work(self) -> Rows:
-        """Work rows, smallest steady work first."""
+        """Work rows, smallest work of the most frequent kind of layer first."""
         return self._sorted[0]
 
     @cached_property
     def steady_s(self) -> Floats:
         """Lower bound of every completion of each work row, ascending. [s]."""
-        return self._sorted[2]
+        return self._sorted[1]
 
     @cached_property
-    def _sorted(self) -> tuple[Rows, WorkTimes, Floats]:
+    def _sorted(self) -> tuple[Rows, Floats]:
         rows = self.space.work
-        rows = rows.take(holds_one_layer(rows, self.request))
-        times = work_times(rows, self.request)
-        bound = steady_seconds(rows, times, self.request)
+        bound = leading_seconds(rows, self.request)
         order = np.argsort(bound, kind="stable")
-        return rows.take(order), times.take(order), bound[order]
+        return rows.take(order), bound[order]
 
     def expand(
         self, chosen: Codes, limit_s: float = np.inf, sample: tuple[tuple[str, ...], int] | None = None
@@ -140,17 +139,25 @@ class Scan:
         With a sample of some fields and a number, only so many settings (before sharding) of the lowest
         bounds, no two of them alike in these fields: a quick look for first plans.
         """
-        rows, source = self.work.take(chosen), chosen
+        work_rows, work = self._worked(self.work.take(chosen), limit_s)
+        rows, source = work_rows, np.arange(len(work_rows))
         rows, source = self._join(rows, source, self.space.shapes, ("tensor_parallel", "context_parallel"))
         rows, source = self._join(rows, source, self.space.batches, ("data_parallel", "micro_batch"))
         rows, source = self._join(rows, source, self.space.schedules, ("pipeline_parallel",))
-        work = self._sorted[1].take(source)
+        work = work.take(source)
         partial = _Partial(rows, source, work, pipeline_bound(rows, work).makespan, *self._around(rows))
         partial = partial.below(limit_s)
         partial = self._recomputing(partial, limit_s, sample)
         partial = self._sharded(partial)
         self.num_settings += 0 if sample else len(partial.rows)
         return self._bounded(partial, limit_s)
+
+    def _worked(self, rows: Rows, limit_s: float) -> tuple[Rows, WorkTimes]:
+        """Work rows of which a layer fits and whose steady work is below the limit, with all their phases."""
+        rows = rows.take(holds_one_layer(rows, self.request))
+        work = work_times(rows, self.request)
+        below = np.flatnonzero(steady_seconds(rows, work, self.request) <= limit_s)
+        return rows.take(below), work.take(below)
 
     def _recomputing(
         self, partial: _Partial, limit_s: float, sample: tuple[tuple[str, ...], int] | None
@@ -221,12 +228,23 @@ class Scan:
         more = np.flatnonzero((first > 1) | shared)
         bounds.put(more, self._bound(self._chained(partial.take(more), first[more]), first[more]))
         keep = np.flatnonzero(bounds.step_s <= limit_s)
-        partial, bounds = partial.take(keep), bounds.take(keep)
+        partial, first, bounds = partial.take(keep), first[keep], bounds.take(keep)
         forced = busiest_recomputing(partial.rows, partial.work, self.request)
         forced = partial.step(forced * partial.rows.values("num_microbatches"))
         bounds = replace(bounds, step_s=np.maximum(bounds.step_s, forced))
         keep = np.flatnonzero(bounds.step_s <= limit_s)
+        partial, bounds = self._within_memory(partial.take(keep), first[keep], bounds.take(keep))
+        keep = np.flatnonzero(bounds.step_s <= limit_s)
         return Candidates(partial.rows.take(keep), bounds.take(keep), partial.work.take(keep))
+
+    def _within_memory(self, partial: _Partial, first: Floats, bounds: Bounds) -> tuple[_Partial, Bounds]:
+        """Floors and bounds raised to what the layouts that fit allow."""
+        rows = partial.rows
+        again = self._recomputes_all(rows)
+        floor = chain_bound_within(rows, partial.work, again, first, partial.floor, self.request)
+        partial = partial.above(floor)
+        step = partial.step(with_tail(rows, partial.floor, bounds.tail_s, bounds.busiest_s))
+        return partial, replace(bounds, step_s=np.maximum(bounds.step_s, step))
 
     def _chained(self, partial: _Partial, first: Floats) -> _Partial:
         """Floors raised to what one chain through each rank allows, recomputing as in ``_bound``."""

@@ -36,7 +36,7 @@ FAMILY = (
     "tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel", "recompute", "precision",
 )  # fmt: skip
 """Two plans with the same values here are variants of one plan; the answer shows the best variant."""
-WIDEN = 1.08
+WIDEN = 1.2
 """Each round of the scan takes work rows up to this factor above the round before."""
 FIRST_ROWS, MOST_ROWS = 16, 1024
 """Work rows of the first look for plans; four times as many while there is none for every rank."""
@@ -184,7 +184,7 @@ class Search:
         most = FAR_ABOVE * entry.bound_us * price.p + 1
         worth_s = min(best_us, most) * MICROSECOND_S / weight
         found = refine(price, worth_s)
-        entry.bound_us = int(microseconds_down(found.bound_s * weight))
+        entry.bound_us = max(entry.bound_us, int(microseconds_down(found.bound_s * weight)))
         if entry.bound_us >= min(best_us, most) * (1 - MET):
             entry.exhaustive = True
         if found.layout is not None:

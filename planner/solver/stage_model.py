@@ -28,7 +28,7 @@ MEETS = 1e-7
 """A bound this close to the best, relative to it, is met: rounding of a few hundred coefficients."""
 MOST_ROUNDS = 4
 """Solves of one setting; each adds the chain that the last layout ran into."""
-EFFORT = 0.02
+EFFORT = 0.1
 """CP-SAT's deterministic seconds a solve: the same answer on every machine."""
 SEED = 20240229
 """Any fixed number: the search is repeatable."""
@@ -44,14 +44,52 @@ class Refined:
 
 
 def refine(price: SettingPrice, worth_s: float) -> Refined:
-    """Search all layouts of a setting for one that takes less than ``worth_s``."""
+    """Search all layouts of a setting for one that takes less than ``worth_s``.
+
+    Where all chunks recompute the same number of layers, each number is a model of its own, until one more
+    does not make room for any further load: from there on layouts only get slower.
+    """
     loads = rank_loads(price, worth_s)
     best: float = worth_s
     layout: Layout | None = None
     if not all(loads) or _room(loads) < price.request.model.num_layers:
         return Refined(inf, None, worth_s)
-    model = StageModel(price, loads, worth_s)
-    bound = 0.0
+    bound = inf
+    fitting: list[list[RankLoad]] = []
+    for first in _firsts(price, loads):
+        before, fitting = fitting, [_with_first(rows, first, price.v) for rows in loads]
+        if fitting == before:
+            break
+        if not all(fitting) or _room(fitting) < price.request.model.num_layers:
+            continue
+        found = _search(StageModel(price, fitting, worth_s, first), price, best)
+        bound = min(bound, found.bound_s)
+        if found.layout is not None:
+            best, layout = found.seconds, found.layout
+    return Refined(best if layout else inf, layout, min(bound, best))
+
+
+def _firsts(price: SettingPrice, loads: list[list[RankLoad]]) -> list[int | None]:
+    """Numbers of layers that each chunk recomputes, where the framework has one number for all chunks."""
+    limits = price.request.framework.limits
+    partial = limits.recomputes_partially(price.values["recompute"])
+    if not partial or limits.recompute_per_stage or not price.may_skip_recompute:
+        return [None]
+    least = max(min(row.least_recomputed for row in rows) for rows in loads)
+    most = max(row.num_layers for rows in loads for row in rows)
+    return [*range(max(1, -(-least // price.v)), most + 1)]
+
+
+def _with_first(rows: list[RankLoad], first: int | None, chunks: int) -> list[RankLoad]:
+    """Loads that fit where each chunk recomputes no more than its ``first`` layers, all loads for None."""
+    if first is None:
+        return rows
+    return [row for row in rows if row.least_recomputed <= min(first * chunks, row.num_layers)]
+
+
+def _search(model: StageModel, price: SettingPrice, worth_s: float) -> Refined:
+    """Solve, simulate and learn until the bound meets the best layout, or for so many rounds."""
+    best, layout, bound = worth_s, None, 0.0
     for _ in range(MOST_ROUNDS):
         found, least = model.solve(best)
         bound = max(bound, least)
@@ -61,7 +99,7 @@ def refine(price: SettingPrice, worth_s: float) -> Refined:
         if seconds < best and _fits(price, found):
             best, layout = seconds, found
         model.learn(found)
-    return Refined(best if layout else inf, layout, min(bound, best))
+    return Refined(best, layout, min(bound, best))
 
 
 def _room(loads: list[list[RankLoad]]) -> int:
@@ -76,7 +114,10 @@ def _fits(price: SettingPrice, layout: Layout) -> bool:
 class StageModel:
     """One CP-SAT model; chains are added between solves."""
 
-    def __init__(self, price: SettingPrice, loads: list[list[RankLoad]], worth_s: float) -> None:
+    def __init__(
+        self, price: SettingPrice, loads: list[list[RankLoad]], worth_s: float, first: int | None = None
+    ) -> None:
+        self._first = first
         self._price = price
         self._unit_s = worth_s / UNITS
         self._model = cp_model.CpModel()
@@ -173,7 +214,7 @@ class StageModel:
         kinds = self._price.request.model.layer_kinds
         if len(self._price.kinds) == 1:
             return cut
-        sums = [sum(1 for own in kinds[:place] if own == kind) for place in range(len(kinds) + 1)]
+        sums = list(accumulate((own == kind for own in kinds), initial=0))
         if isinstance(cut, int):
             return sums[cut]
         found = self._model.new_int_var(0, sums[-1], "")
@@ -195,9 +236,8 @@ class StageModel:
         if limits.recompute_per_stage:
             self._per_rank(again, held, partial)
             return again
-        first = model.new_int_var(0, price.request.model.num_layers, "first")
         for place, variable in again.items():
-            model.add_min_equality(variable, [first, held[place]])
+            model.add_min_equality(variable, [self._first or 0, held[place]])
         return again
 
     def _per_rank(

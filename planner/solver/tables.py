@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from planner.cost.layer import layer_time
 from planner.cost.layer_comm import PAIRED_SCHEDULES
 from planner.cost.setting import Settings
 from planner.cost.step import unit_times
@@ -146,6 +147,16 @@ def work_times(rows: Rows, request: PlanRequest) -> WorkTimes:
     return WorkTimes(layers, first, last, engine, dict(counts))
 
 
+def leading_seconds(rows: Rows, request: PlanRequest) -> Floats:
+    """``steady_seconds`` of the most frequent kind of layer alone: a cheap first bound. [s]."""
+    (kind, count), *_ = Counter(request.model.layer_kinds).most_common(1)
+    seconds = np.zeros(len(rows))
+    for chosen, setting in settings_by_category(rows, schedule=most_hiding(request)):
+        time = layer_time(kind, setting, request)
+        seconds[chosen] = count * (time.forward + time.backward_input + time.backward_weight).total
+    return seconds * _share(rows, request)
+
+
 def most_hiding(request: PlanRequest) -> str:
     """Return the framework's schedule that hides the most expert traffic of a layer."""
     paired = [schedule for schedule in request.framework.limits.schedules if schedule in PAIRED_SCHEDULES]
@@ -161,7 +172,12 @@ def steady_seconds(rows: Rows, work: WorkTimes, request: PlanRequest) -> Floats:
     the batch B' and GPUs N' that the completion uses: at least the smallest batch over all GPUs.
     Recompute is not counted: how much there has to be is not known yet.
     """
-    seconds = work.layer_seconds + work.ends_seconds
+    return np.asarray((work.layer_seconds + work.ends_seconds) * _share(rows, request))
+
+
+def _share(rows: Rows, request: PlanRequest) -> Floats:
+    """Least possible m / p. [1]."""
     replicas = rows.values("tensor_parallel") * rows.values("context_parallel")
-    share = request.workload.global_batch * replicas / request.cluster.num_gpus / rows.values("micro_batch")
-    return np.asarray(share * seconds)
+    return np.asarray(
+        request.workload.global_batch * replicas / request.cluster.num_gpus / rows.values("micro_batch")
+    )
