@@ -233,8 +233,14 @@ def complete(said: Mapping[str, int | str | bool], request: PlanRequest) -> Plan
     values.setdefault("shard_group_size", d * c if values["zero_stage"] else 1)
     values.setdefault("sequence_parallel", t > 1)
     values.setdefault("precision", request.workload.precisions[0])
-    values.setdefault("expert_tensor_parallel", 1)
+    values.setdefault("expert_tensor_parallel", _usual_expert_tensor(values, t, request))
     return with_stages(_valid_plan(values), request.model)
+
+
+def _usual_expert_tensor(values: Mapping[str, Any], t: int, request: PlanRequest) -> int:
+    """Without expert parallelism, experts are split like dense layers where their width allows it."""
+    is_split = request.model.is_moe and int(values.get("expert_parallel", 1)) == 1
+    return t if is_split and request.model.expert_ffn_hidden_size % t == 0 else 1
 
 
 def _valid_plan(values: Mapping[str, Any]) -> Plan:

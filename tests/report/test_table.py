@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.api import estimate, question
+from planner.errors import BadInput
 from planner.explain.answer import Answer, answer
 from planner.explain.sentences import lower_first, upper_first
 from planner.report.table import (
@@ -89,6 +90,19 @@ def test_an_uncalibrated_plan_says_so() -> None:
 def test_a_wish_is_told_from_what_cannot_run(options: dict[str, int], verdict: str) -> None:
     asked = {**SMALL, "recompute": "full", **options}
     assert verdict in estimate_text(estimate(**asked), question(asked))
+
+
+def test_a_schedule_that_cannot_run_names_the_rule() -> None:
+    asked = {"model": "deepseek-v3", "gpus": 24, "pp": 3, "schedule": "dualpipe", "framework": "deepseek"}
+    with pytest.raises(BadInput, match="needs an even number of ranks, not 3"):
+        estimate(**asked)
+
+
+def test_experts_are_split_like_dense_layers_unless_they_are_shared_out() -> None:
+    """Megatron's own default: expert tensor ranks are the tensor ranks."""
+    asked = {"model": "mixtral-8x7b", "gpus": 8, "tp": 8, "global_batch": 8}
+    assert estimate(**asked).plan.expert_tensor_parallel == 8
+    assert estimate(**{**asked, "tp": 4, "ep": 2}).plan.expert_tensor_parallel == 1
 
 
 def test_a_nearly_full_gpu_is_called_tight() -> None:
