@@ -21,6 +21,11 @@ class Parameter:
     scaled: Callable[[PlanRequest, float], PlanRequest | None]
     value: Callable[[PlanRequest], str]
 
+    @property
+    def article(self) -> str:
+        """The name with its article."""
+        return f"an {self.name}" if self.name.startswith("H") else f"a {self.name}"
+
 
 def with_hbm_bytes(request: PlanRequest, hbm_bytes: float) -> PlanRequest:
     """The request on GPUs with so much HBM in all. [byte]."""
@@ -87,9 +92,21 @@ def with_domain(request: PlanRequest, domain_gpus: int) -> PlanRequest:
 
 
 def with_gpus(request: PlanRequest, factor: float) -> PlanRequest | None:
-    """The request with more or fewer nodes."""
-    count = round(request.cluster.num_gpus * factor)
-    return with_num_gpus(request, count) if count >= 1 else None
+    """The request with more or fewer whole nodes, or an even part of one; None where there are none such."""
+    count = request.cluster.num_gpus * factor
+    if count < 1 or count != round(count):
+        return None
+    changed = with_num_gpus(request, round(count))
+    node = with_num_gpus(request, request.cluster.num_gpus).cluster.gpus_per_node
+    return changed if count % node == 0 or node % count == 0 else None
+
+
+def with_domain_size(request: PlanRequest, factor: float) -> PlanRequest | None:
+    """The request with a larger or smaller fastest tier; None unless it holds a whole number of GPUs."""
+    size = request.cluster.nvlink_domain * factor
+    if size != round(size) or not 1 <= size <= request.cluster.num_gpus:
+        return None
+    return with_domain(request, round(size))
 
 
 def with_compute_rate(request: PlanRequest, factor: float) -> PlanRequest:
@@ -132,3 +149,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("GPUs", with_gpus, lambda request: str(request.cluster.num_gpus)),
 )
 """What is turned, in the order of the printed table."""
+
+DOMAIN_SIZE = Parameter(
+    "fast domain", with_domain_size, lambda request: f"{request.cluster.nvlink_domain} GPUs"
+)

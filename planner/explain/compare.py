@@ -49,6 +49,19 @@ class Comparison:
         return memory_differences(one.stages[one.worst_stage], two.stages[two.worst_stage])
 
     @property
+    def notes(self) -> list[str]:
+        """What a reader of the tables should know."""
+        piped = max(self.first.plan.pipeline_parallel, self.second.plan.pipeline_parallel) > 1
+        ends = [float(estimate.time.embedding_and_loss_s) for estimate in (self.first, self.second)]
+        if not piped or min(ends) > 0.5 * max(ends):
+            return []
+        return [
+            "The busy terms are those of the pipeline rank that sets the pace. In one plan that rank holds "
+            "an end of the model and fewer layers, in the other it does not: embedding and loss and the terms "
+            "of the layers trade places."
+        ]
+
+    @property
     def sentence(self) -> str:
         """The comparison in one sentence."""
         change = self.second.peak_memory_bytes - self.first.peak_memory_bytes

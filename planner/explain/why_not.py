@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.words import plan_words
-from planner.explain.changes import PARAMETERS, Parameter
+from planner.explain.changes import DOMAIN_SIZE, PARAMETERS, Parameter
 from planner.explain.loss import Difference, loss_phrase, percent, time_differences
 from planner.explain.neighbours import adapted
 from planner.spec import FrameworkProfile, Plan, PlanRequest
@@ -172,10 +172,11 @@ def _winning_changes(found: WhyNot) -> tuple[str, ...]:
     """The smallest change of each parameter that makes the completion at least as fast as the best plan."""
     if found.best is None or found.completion is None or (found.loss_pct or 0.0) <= EQUAL_PCT:
         return ()
-    sentences = [sentence for parameter in PARAMETERS if (sentence := _winning_change(found, parameter))]
+    turned = (*PARAMETERS, DOMAIN_SIZE)
+    sentences = [sentence for parameter in turned if (sentence := _winning_change(found, parameter))]
     if sentences:
         return tuple(sentences)
-    names = ", ".join(parameter.name for parameter in PARAMETERS)
+    names = ", ".join(parameter.name for parameter in turned)
     return (f"No change of {names} up to a factor of {FACTORS[-1]:g} makes it win over today's best plan.",)
 
 
@@ -186,25 +187,39 @@ def _winning_change(found: WhyNot, parameter: Parameter) -> str:
     for factor in FACTORS:
         for signed in (factor, 1.0 / factor):
             request = parameter.scaled(free, signed)
-            if request is not None and _wins(found.best.plan, found.completion.plan, request):
-                now, then = parameter.value(found.request), parameter.value(request)
-                change = f"{then} GPUs" if parameter.name == "GPUs" else f"{parameter.name} of {then}"
-                return f"It would win over today's best plan with {change} (now {now})."
+            outcome = None if request is None else race(found.best.plan, found.completion.plan, request)
+            if request is not None and outcome in ("wins", "alone"):
+                return _winning_words(parameter, found.request, request, outcome)
     return ""
 
 
-def _wins(best: Plan, other: Plan, request: PlanRequest) -> bool:
-    """Whether the second plan runs and is no slower than the first under a changed request."""
+def _winning_words(parameter: Parameter, now: PlanRequest, then: PlanRequest, outcome: str) -> str:
+    value = parameter.value(then)
+    change = f"on {value} GPUs" if parameter.name == "GPUs" else f"with {parameter.article} of {value}"
+    why = ", because today's best plan could not run there" if outcome == "alone" else ""
+    return f"It would win over today's best plan {change} (now {parameter.value(now)}){why}."
+
+
+def race(best: Plan, other: Plan, request: PlanRequest) -> str:
+    """How the second plan fares against the first under a changed request.
+
+    Returns
+    -------
+    str
+        ``wins`` (no slower), ``alone`` (only the second runs), or ``loses``.
+    """
     from planner.solver.evaluate import evaluate
 
     ours = adapted(other, request)
     if ours is None:
-        return False
+        return "loses"
     challenger = evaluate(ours, request)
     if not (challenger.is_legal and challenger.fits):
-        return False
+        return "loses"
     theirs = adapted(best, request)
     if theirs is None:
-        return True
+        return "alone"
     champion = evaluate(theirs, request)
-    return not (champion.is_legal and champion.fits) or percent(champion, challenger) <= 0
+    if not (champion.is_legal and champion.fits):
+        return "alone"
+    return "wins" if percent(champion, challenger) <= 0 else "loses"

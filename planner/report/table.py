@@ -33,6 +33,8 @@ NEAR_PCT = 1.0
 """Plans this close are ordered by simplicity (``planner.solver.search``)."""
 MOST_NAMED = 10
 """Possible values that a sentence lists."""
+SHOWN_S = 1e-4
+"""Last digit of the seconds in a table of differences. [s]"""
 SMALL_SHARE = 0.001
 """Terms under this share of the total are left out of printed breakdowns."""
 
@@ -269,13 +271,12 @@ def _nothing_text(answer: Answer) -> str:
 def conflict_text(conflict: Conflict) -> str:
     """Why nothing fits, and the nearest changes that work."""
     changes = bullets(relaxation.sentence for relaxation in conflict.relaxations)
-    return "\n".join(
-        [
-            section("Nothing fits", paragraph(conflict.paragraph, "  ")),
-            section("Any one of these changes makes a plan possible", changes),
-            section("What does not help", bullets(conflict.hopeless)),
-        ]
-    )
+    parts = [
+        section("Nothing fits", paragraph(conflict.paragraph, "  ")),
+        section("Any one of these changes makes a plan possible", changes),
+        section("What does not help", bullets(conflict.hopeless)),
+    ]
+    return "\n".join(part for part in parts if part)
 
 
 def estimate_text(estimate: Estimate, request: PlanRequest) -> str:
@@ -327,6 +328,7 @@ def comparison_text(found: Comparison) -> str:
         section("Settings that differ", settings if found.settings else "  none"),
         section("Time, largest difference first", _difference_table(found.time, found.names)),
         section("Memory, largest difference first", _difference_table(found.memory, found.names, GB)),
+        section("Notes", bullets(found.notes)),
     ]
     return "\n".join(part for part in parts if part).rstrip()
 
@@ -337,8 +339,11 @@ def _difference_table(rows: Sequence[Difference], names: Sequence[str], gigabyte
     def shown(value: float, sign: str = "") -> str:
         return f"{value / gigabyte:{sign}.2f} GB" if gigabyte else f"{value:{sign}.4f} s"
 
+    least = 0.005 * gigabyte or 0.5 * SHOWN_S
     lines = [
-        (row.words, shown(row.first), shown(row.second), shown(row.change, "+")) for row in rows if row.change
+        (row.words, shown(row.first), shown(row.second), shown(row.change, "+"))
+        for row in rows
+        if abs(row.change) >= least
     ]
     align = ("left", "right", "right", "right") if lines else None
     return tabulate(lines, ("term", *names, "difference"), disable_numparse=True, colalign=align)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from toys import toy_cluster
 
 from planner.api import complete
 from planner.explain.answer import answer
-from planner.explain.compare import compare
+from planner.explain.balance import balanced
+from planner.explain.compare import Comparison, compare
 from planner.explain.loss import time_differences
-from planner.explain.neighbours import adapted, changed, neighbour_values
+from planner.explain.neighbours import adapted, changed, neighbour_values, why_unchanged
 from planner.explain.sensitivity import sensitivity_of
-from planner.explain.why import reasons
+from planner.explain.why import RANKED_FIELDS, reasons
 from planner.explain.why_not import why_not, why_not_plan
 from planner.report.table import answer_text, comparison_text, why_not_text
 from planner.request import read_pins
@@ -46,6 +50,58 @@ def test_adapted_fits_another_batch(tiny_dense: PlanRequest, plan: Plan) -> None
     other = adapted(plan, tiny_dense.model_copy(update={"workload": workload}))
     assert other is not None
     assert other.num_microbatches == 16
+
+
+def test_neighbours_pass_over_values_that_cannot_be(tiny_dense: PlanRequest, plan: Plan) -> None:
+    """On 24 GPUs the next larger divisor is 3, over which 8 heads do not divide; 4 is compared."""
+    wide = tiny_dense.model_copy(update={"cluster": toy_cluster(24)})
+    assert neighbour_values(plan, "tensor_parallel", wide) == (1, 4)
+    # t=4 fills the node of 4: what comes next is refused, and named because it ends the range
+    four = plan.model_copy(update={"tensor_parallel": 4})
+    assert neighbour_values(four, "tensor_parallel", wide) == (2, 6)
+    assert neighbour_values(plan, "virtual_stages", wide) == (None, 2)
+
+
+def test_why_there_is_no_neighbour(tiny_dense: PlanRequest, plan: Plan) -> None:
+    """8 GPUs, t=2 p=2: 3 x 2 do not divide 8; with a batch of 2, t=1 leaves 4 replicas."""
+    assert "8 GPUs do not divide" in why_unchanged(plan, "tensor_parallel", 3, tiny_dense)
+    few = tiny_dense.workload.model_copy(update={"global_batch": 2})
+    small = tiny_dense.model_copy(update={"workload": few})
+    assert changed(plan, "tensor_parallel", 1, small) is None
+    words = why_unchanged(plan, "tensor_parallel", 1, small)
+    assert words == "t=1 leaves d=4 replicas, more than the 2 sequences of a step"
+    odd = tiny_dense.model_copy(update={"workload": few.model_copy(update={"global_batch": 6})})
+    assert "over which 6 sequences do not divide" in why_unchanged(plan, "tensor_parallel", 1, odd)
+
+
+def test_recompute_changes_the_layers_but_not_their_places(tiny_dense: PlanRequest, plan: Plan) -> None:
+    full = changed(plan, "recompute", "full", tiny_dense)
+    assert full is not None
+    assert [stage.chunk_layers for stage in full.stages] == [stage.chunk_layers for stage in plan.stages]
+    assert all(stage.recompute_layers == stage.layers for stage in full.stages)
+    assert changed(full, "recompute", "none", tiny_dense) == plan
+
+
+def test_the_best_layout_is_no_slower_than_the_plain_one(tiny_dense: PlanRequest, plan: Plan) -> None:
+    spread = balanced(plan, tiny_dense)
+    assert spread is not None
+    assert sum(stage.layers for stage in spread.stages) == tiny_dense.model.num_layers
+    assert evaluate(spread, tiny_dense).is_legal
+    assert evaluate(spread, tiny_dense).step_time_s <= evaluate(plan, tiny_dense).step_time_s
+
+
+def test_other_degrees_are_looked_up_in_the_ranking(tiny_dense: PlanRequest) -> None:
+    ranked = solve(tiny_dense, top=6).plans
+    best = ranked[0]
+    for reason in reasons(best, tiny_dense, ranked=ranked):
+        for side in reason.sides if reason.field in RANKED_FIELDS else ():
+            same = [
+                rank for rank, each in enumerate(ranked, 1) if getattr(each.plan, reason.field) == side.value
+            ]
+            if same and not side.broken:
+                assert f"plan {same[0]} " in reason.sentence or f"(plan {same[0]})" in reason.sentence
+    words = " ".join(reason.sentence for reason in reasons(best, tiny_dense, ranked=ranked))
+    assert "the best with" in words
 
 
 def test_every_degree_has_a_reason(tiny_dense: PlanRequest, plan: Plan) -> None:
@@ -117,8 +173,8 @@ def test_why_not_a_whole_plan(tiny_dense: PlanRequest, plan: Plan) -> None:
 
 
 def test_changes_that_make_a_choice_win_do(tiny_dense: PlanRequest) -> None:
-    from planner.explain.changes import PARAMETERS
-    from planner.explain.why_not import FACTORS, _wins
+    from planner.explain.changes import DOMAIN_SIZE, PARAMETERS
+    from planner.explain.why_not import FACTORS, race
 
     request = tiny_dense.model_copy(update={"pins": read_pins({"pp": "2"})})
     found = why_not(request, seconds=5)
@@ -127,10 +183,10 @@ def test_changes_that_make_a_choice_win_do(tiny_dense: PlanRequest) -> None:
     said = [sentence for sentence in found.wins_with if "would win" in sentence]
     winning = [
         parameter.name
-        for parameter in PARAMETERS
+        for parameter in (*PARAMETERS, DOMAIN_SIZE)
         if any(
             (scaled := parameter.scaled(tiny_dense, factor)) is not None
-            and _wins(found.best.plan, found.completion.plan, scaled)
+            and race(found.best.plan, found.completion.plan, scaled) != "loses"
             for step in FACTORS
             for factor in (step, 1 / step)
         )
@@ -147,6 +203,19 @@ def test_comparison_of_a_plan_with_itself_differs_nowhere(tiny_dense: PlanReques
     assert sizes == sorted(sizes, reverse=True)
     assert "tensor_parallel" in [row[0] for row in other.settings]
     assert "Settings that differ" in comparison_text(other)
+
+
+def test_a_comparison_says_when_another_kind_of_rank_sets_the_pace(
+    tiny_dense: PlanRequest, plan: Plan
+) -> None:
+    """A flat plan has both ends on its only rank; in the middle of a pipeline of four there is none."""
+    deep = complete({"pipeline_parallel": 4}, tiny_dense)
+    assert compare(plan, plan, tiny_dense).notes == []
+    one, two = evaluate(plan, tiny_dense), evaluate(deep, tiny_dense)
+    without = replace(two, time=replace(two.time, embedding_and_loss_s=0.0))
+    with_end = replace(one, time=replace(one.time, embedding_and_loss_s=1.0))
+    (note,) = Comparison(tiny_dense, ("A", "B"), with_end, without).notes
+    assert "sets the pace" in note
 
 
 def test_differences_add_up(tiny_dense: PlanRequest, plan: Plan) -> None:

@@ -1,0 +1,36 @@
+"""Plans in one sentence: everything that a row of the ranking leaves out."""
+
+from __future__ import annotations
+
+from planner.report.in_full import full_words
+from planner.spec import Plan, StagePlan
+
+
+def staged(*ranks: tuple[int, ...], **more: object) -> Plan:
+    stages = tuple(StagePlan(chunk_layers=chunks) for chunks in ranks)
+    return Plan.model_validate({
+        "pipeline_parallel": len(ranks), "virtual_stages": len(ranks[0]), "stages": stages,
+        "schedule": "interleaved" if len(ranks[0]) > 1 else "1f1b", **more,
+    })  # fmt: skip
+
+
+def test_layers_are_counted_in_runs() -> None:
+    assert full_words(staged((4,), (4,))).endswith("4 layers a rank")
+    assert full_words(staged((4,), (5,), (5,), (2,))).endswith("layers by rank 4, 2 x 5, 2")
+    assert full_words(staged((2, 2), (3, 1))).endswith("4 layers a rank in chunks of 1 to 3")
+    assert full_words(staged((2, 2), (2, 2))).endswith("4 layers a rank in chunks of 2")
+
+
+def test_what_the_columns_do_not_show_is_said() -> None:
+    plan = Plan(
+        tensor_parallel=2, sequence_parallel=True, context_parallel=2, context_parallel_kind="all_to_all",
+        data_parallel=4, zero_stage=1, shard_group_size=4, offload="optimizer", recompute="selective",
+        recompute_modules=("mlp",),
+    )  # fmt: skip
+    words = full_words(plan)
+    for part in (
+        "optimizer offload", "with sequence parallelism", "context parallel by all-to-all", "recomputing mlp",
+        "state shared by groups of 4 of the 8 replicas",
+    ):  # fmt: skip
+        assert part in words
+    assert "shared" not in full_words(plan.model_copy(update={"shard_group_size": 8}))
