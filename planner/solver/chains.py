@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planner.cost.orders import round_size
 from planner.cost.setting import Settings
 from planner.solver.capacity import RankMemory, most_layers, rank_memories, recomputing_first
 from planner.solver.space import Rows
@@ -256,7 +257,7 @@ def _chains(rows: Rows, work: WorkTimes, again: Floats) -> _Chains:
     )  # fmt: skip
     interleaved = rows.values("schedule") == "interleaved"
     more_forward = np.where(rows.values("schedule") == "gpipe", m - 1, m - p + ranks)
-    more_forward = np.where(interleaved, m - p, more_forward)
+    more_forward = np.where(interleaved, m - round_size(p, m), more_forward)
     more_backward = np.where(interleaved, m, m - 1) + np.zeros(ranks.shape)
     least = sum(work.counts.values()) // (p * rows.values("virtual_stages"))
     around = _around(rows, ranks, least, kinds, (first, last, engine))
@@ -275,7 +276,7 @@ def _around(
     kinds: dict[LayerKind, _Seconds],
     ends: tuple[_Seconds, ...],
 ) -> Any:
-    """What an interleaved chain holds beside F and the m - p forward and m backward passes of rank j.
+    """What an interleaved chain holds beside F and the m - g forward and m backward passes of rank j.
 
     Parameters
     ----------
@@ -285,8 +286,9 @@ def _around(
 
     Notes
     -----
-    Before its first backward pass rank j has done p forward passes of every chunk but the last, and
-    2 (p - 1 - j) + 1 more: of its last chunk, and beyond p of them of its first one again.
+    Before its first backward pass rank j has done g forward passes of every chunk but the last, g being the
+    micro-batches of a round (``round_size``, mostly p), and 2 (p - 1 - j) + 1 more: of its last chunk, and
+    beyond g of them of its first one again.
     """
     first, last, engine = ends
     p, v = rows.values("pipeline_parallel"), rows.values("virtual_stages")
@@ -299,7 +301,7 @@ def _around(
     chunks = inner * (inner_layers * lightest.backward + engine.backward / v)
     chunks = chunks + (ranks < p - 1) * (last.backward + engine.backward / v)
     chunks = chunks + (ranks > 0) * (first.backward + engine.backward / v)
-    more = 2 * (p - 1 - ranks) + 1
+    group, more = round_size(p, rows.values("num_microbatches")), 2 * (p - 1 - ranks) + 1
     last_chunk = np.where(ranks == p - 1, last.forward, inner_layers * lightest.forward) + engine.forward / v
     first_chunk = (least + 1) * heaviest + engine.forward / v + (ranks == 0) * first.forward
-    return chunks + (p - more) * np.where(more <= p, last_chunk, first_chunk)
+    return chunks + (group - more) * np.where(more <= group, last_chunk, first_chunk)

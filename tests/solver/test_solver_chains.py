@@ -85,8 +85,10 @@ def test_no_layout_is_faster_than_the_bound(
     around: tuple[tuple[float, float], tuple[float, float], tuple[float, float]],
 ) -> None:  # fmt: skip
     v = data.draw(st.integers(2, 4)) if schedule == "interleaved" else 1
-    rounds = data.draw(st.integers(1, 5))
-    m = rounds * p if schedule == "interleaved" else p + data.draw(st.integers(0, 12))
+    rounds = data.draw(st.integers(1, 4))
+    m = p + data.draw(st.integers(0, 12))
+    if schedule == "interleaved":
+        m = rounds * (p + data.draw(st.integers(0, (p - 1) // rounds)))
     if schedule == "interleaved":
         least = data.draw(st.integers(1, 3))
         counts = data.draw(st.lists(st.integers(least, least + 1), min_size=p * v, max_size=p * v))
