@@ -57,8 +57,8 @@ class Comparison:
             return []
         return [
             "The busy terms are those of the pipeline rank that sets the pace. In one plan that rank holds "
-            "an end of the model and fewer layers, in the other it does not: embedding and loss and the terms "
-            "of the layers trade places."
+            "an end of the model and fewer layers, in the other not: embedding and loss and the terms of the "
+            "layers trade places."
         ]
 
     @property
