@@ -101,7 +101,10 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         The settings contradict each other (degrees against GPUs, batch or layers).
     """
     plan: Plan = _module(launch.framework, "read").to_plan(launch, request)
-    return plan
+    if plan.context_parallel > 1:
+        return plan
+    kinds = request.framework.limits.context_parallel_kinds  # without meaning: the solver says the first
+    return plan.model_copy(update={"context_parallel_kind": kinds[0] if kinds else "ring"})
 
 
 def _module(framework: str, part: str) -> ModuleType:

@@ -195,6 +195,37 @@ def framework_has_the_context_parallelism(
     return implies(np.asarray(context_parallel) > 1, known)
 
 
+@rule(source="framework limit: DeepSpeed, accelerate and MaxText's tensor axis have none")
+def framework_has_sequence_parallelism(request: PlanRequest, sequence_parallel: Column) -> Column:
+    """{request.framework.name} has no sequence parallelism over tensor ranks."""
+    has = request.framework.limits.sequence_parallel
+    return implies(not has, np.logical_not(sequence_parallel))
+
+
+@rule(source="DeepSpeed pipe/engine.py: Ulysses runs outside the pipeline engine", field="pipeline_parallel")
+def context_ranks_go_with_the_pipeline(
+    request: PlanRequest, context_parallel: Column, pipeline_parallel: Column
+) -> Column:
+    """{request.framework.name} does not run {context_parallel} context ranks in {pipeline_parallel} pipeline
+    ranks.
+    """
+    refused = np.logical_and(
+        request.framework.limits.context_excludes_pipeline, np.asarray(context_parallel) > 1
+    )
+    return implies(refused, np.asarray(pipeline_parallel) == 1)
+
+
+@rule(source="torchtitan parallel_dims.py and accelerate: FSDP over dp_shard x cp", field="shard_group_size")
+def shard_groups_hold_the_context_ranks(
+    request: PlanRequest, context_parallel: Column, shard_group_size: Column
+) -> Column:
+    """{request.framework.name} shards over its {context_parallel} context ranks too: a shard group is a
+    multiple of them, not {shard_group_size}.
+    """
+    applies = np.logical_and(request.framework.limits.context_is_sharded, np.asarray(context_parallel) > 1)
+    return implies(applies, divides(context_parallel, shard_group_size))
+
+
 @rule(source="torchtitan 0.3: weight tying with a pipeline refused")
 def tied_embeddings_go_with_the_pipeline(request: PlanRequest, pipeline_parallel: Column) -> Column:
     """{request.model.name} ties its embedding to its head, and {request.framework.name} does not split
@@ -253,6 +284,9 @@ FRAMEWORK_RULES = (
     pipeline_ranks_within_framework_limit,
     context_ranks_within_framework_limit,
     framework_has_the_context_parallelism,
+    framework_has_sequence_parallelism,
+    context_ranks_go_with_the_pipeline,
+    shard_groups_hold_the_context_ranks,
     tied_embeddings_go_with_the_pipeline,
     framework_has_the_offload,
     optimizer_offload_needs_sharding,

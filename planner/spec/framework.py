@@ -48,6 +48,12 @@ class Limits(BaseModel):
     interleaved_multiple_of_stages: bool = True
     """Interleaving needs m to be a multiple of p (Megatron)."""
     sequence_parallel_required_with_tensor: bool = False
+    sequence_parallel: bool = True
+    """Activations between tensor-parallel products may be split over the tensor ranks."""
+    context_excludes_pipeline: bool = False
+    """Context ranks refuse a pipeline (Ulysses in DeepSpeed)."""
+    context_is_sharded: bool = False
+    """State is always sharded over the context ranks as well (FSDP over dp_shard x cp)."""
     moe_tensor_needs_sequence_parallel: bool = True
     offloads: tuple[Offload, ...] = ("none", "optimizer")
     precisions: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")

@@ -13,6 +13,7 @@ from planner.frameworks.launch import has_even_stages, schedule_of, stages_of, w
 from planner.frameworks.nanotron.split import split_layers
 from planner.rules import RULES
 from planner.spec import Cluster, FrameworkProfile, Model, Plan, PlanRequest, Workload
+from planner.spec.plan import ContextParallelKind
 
 TINY = Model(
     name="tiny",
@@ -86,6 +87,11 @@ def broken(plan: Plan, request: PlanRequest) -> list[str]:
     return [rule.name for rule in RULES if rule.name not in ABOUT_COST and not rule.admits(plan, request)]
 
 
+def unused_kind(profile: FrameworkProfile) -> ContextParallelKind:
+    """What stands for all kinds of context parallelism where there is one context rank."""
+    return profile.limits.context_parallel_kinds[0]
+
+
 def random_plan(rng: random.Random, model: Model, profile: FrameworkProfile) -> Plan:
     """A plan that is mostly sensible and not always legal."""
     limits = profile.limits
@@ -113,7 +119,7 @@ def random_plan(rng: random.Random, model: Model, profile: FrameworkProfile) -> 
         schedule=schedule,
         data_parallel=d,
         context_parallel=c,
-        context_parallel_kind=pick(limits.context_parallel_kinds) if c > 1 else "ring",
+        context_parallel_kind=pick(limits.context_parallel_kinds) if c > 1 else unused_kind(profile),
         expert_parallel=pick((1, 2, 4, 8)) if moe and limits.expert_parallel else 1,
         expert_tensor_parallel=pick((1, t)) if moe and limits.expert_tensor_parallel else 1,
         zero_stage=zero,

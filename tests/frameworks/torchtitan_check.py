@@ -19,13 +19,16 @@ from typing import Any
 
 
 def prepare() -> None:
-    """Make the CPU the device."""
+    """Make the CPU the device, one that has every number format."""
     import torch
 
     torch._utils._get_available_device_type = lambda: "cpu"
     for name in ("set_device", "empty_cache", "reset_peak_memory_stats", "memory_stats", "get_device_name"):
         if not hasattr(torch.cpu, name):
             setattr(torch.cpu, name, lambda *_, **__: None)
+    from torchtitan.components.quantization import float8, mx
+
+    float8.has_cuda_capability = mx.has_cuda_capability = lambda *_: True
 
 
 def check_new(folder: str, world: int) -> None:
@@ -58,6 +61,7 @@ def check_old(folder: str, world: int) -> None:
     """0.2.2: TOML through the configuration manager, degrees, model, stage split, schedule."""
     from torchtitan.config import ConfigManager
     from torchtitan.distributed import ParallelDims
+    from torchtitan.protocols.model_converter import build_model_converters
     from torchtitan.protocols.train_spec import get_train_spec
 
     sys.path.insert(0, folder)
@@ -80,6 +84,7 @@ def check_old(folder: str, world: int) -> None:
         )
         model = get_train_spec(config.model.name).model_args[config.model.flavor]
         model.update_from_config(config)
+        build_model_converters(config, dims)
         if config.training.seq_len % dims.seq_len_divisor:
             raise ValueError(f"seq_len {config.training.seq_len} is no multiple of {dims.seq_len_divisor}")
         common(config.training, said, dims, model.n_layers, "output")
@@ -89,6 +94,7 @@ def check_old(folder: str, world: int) -> None:
 
 def common(training: Any, said: Any, dims: Any, layers: int, head: str) -> None:
     """What the trainer does with batch and pipeline, with PyTorch's own schedule classes."""
+    make_mesh(dims)
     replicas = dims.dp_replicate * dims.dp_shard
     if training.global_batch_size % (training.local_batch_size * replicas):
         raise ValueError(
@@ -102,6 +108,18 @@ def common(training: Any, said: Any, dims: Any, layers: int, head: str) -> None:
     if names != expected or len(parts) % dims.pp:
         raise ValueError(f"model parts {parts} are not the model's modules")
     schedule(said, training, len(parts) // dims.pp, dims.pp)
+
+
+def make_mesh(dims: Any) -> None:
+    """Lay out all ranks and their groups, without other processes."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=dims.world_size - 1, world_size=dims.world_size)
+    try:
+        dims.build_mesh()
+    finally:
+        dist.destroy_process_group()
 
 
 def schedule(said: Any, training: Any, local_stages: int, ranks: int) -> None:

@@ -232,7 +232,7 @@ def _plan(case: dict[str, Any], raw: dict[str, Any], model: Model) -> Plan:
         expert_parallel=e,
         expert_tensor_parallel=_whole(raw.get("etp")) or (t if model.is_moe and e == 1 else 1),
         zero_stage=_zero_stage(raw, case["id"]),
-        sequence_parallel=bool(raw.get("sp", t > 1)) and t > 1,
+        sequence_parallel=bool(raw.get("sp", _has_sequence_parallelism(raw, case["id"]))) and t > 1,
         micro_batch=_whole(raw.get("mbs")) or 1,
         num_microbatches=1,
         recompute=_recompute(raw)[0],
@@ -243,6 +243,10 @@ def _plan(case: dict[str, Any], raw: dict[str, Any], model: Model) -> Plan:
     )
     d = (_whole(raw.get("dp_shard")) or 1) * (_whole(raw.get("dp_replicate")) or 1)
     return _with_data_parallel(plan, _whole(raw.get("dp")) or d, raw)
+
+
+def _has_sequence_parallelism(raw: dict[str, Any], case_id: str) -> bool:
+    return load_framework(raw.get("framework") or _framework(case_id)).limits.sequence_parallel
 
 
 def _with_data_parallel(plan: Plan, d: int, raw: dict[str, Any]) -> Plan:

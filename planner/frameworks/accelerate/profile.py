@@ -54,6 +54,8 @@ LIMITS = Limits(
     offloads=("none", "optimizer"),
     precisions=("fp32", "fp16", "bf16", "fp8"),
     plain_replication_combines=False,
+    sequence_parallel=False,
+    context_is_sharded=True,
     sharding_needs_replicas=True,
 )
 

@@ -25,16 +25,10 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
         problems.append(
             "ParallelismConfig needs FSDP2, so tensor or context ranks without sharding are refused"
         )
-    if plan.zero_stage and plan.shard_group_size % plan.context_parallel:
-        problems.append("FSDP2 shards over dp_shard x cp ranks, a multiple of the context ranks")
     if plan.zero_stage and plan.shard_group_size == 1:
         problems.append("FSDP2 over one rank is refused: dp_shard or cp has to be more than 1")
     if plan.zero_stage and _replicates_alone(plan):
         problems.append("replicas beside tensor or context ranks need dp_shard above 1")
-    if plan.sequence_parallel:
-        problems.append(
-            "tensor parallelism follows the model's own plan: sequence parallelism is not a setting"
-        )
     return problems
 
 

@@ -58,6 +58,9 @@ LIMITS = Limits(
     offloads=("none", "optimizer"),
     precisions=("fp32", "fp16", "bf16"),
     zero3_with_experts=False,
+    sequence_parallel=False,
+    context_excludes_pipeline=True,
+    experts_with_tensor_exclude_pipeline=True,
     replicates_kv_heads_over_context=True,
 )
 

@@ -18,14 +18,6 @@ from planner.spec.request import PlanRequest
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     """Return, in words, everything of the plan that DeepSpeed has no key for."""
     problems = limit_problems(plan, request, PROFILE)
-    if plan.sequence_parallel:
-        problems.append(
-            "DeepSpeed has no sequence parallelism over tensor ranks (its own is context parallelism)"
-        )
-    if plan.pipeline_parallel > 1 and plan.context_parallel > 1:
-        problems.append("Ulysses does not run in DeepSpeed's pipeline engine")
-    if plan.expert_parallel > 1 and plan.pipeline_parallel > 1:
-        problems.append("AutoEP does not run in DeepSpeed's pipeline engine")
     if plan.expert_parallel > 1 and plan.context_parallel > 1 and plan.zero_stage == 3:
         problems.append("AutoEP with ZeRO-3 needs one context rank")
     if plan.offload == "optimizer" and plan.expert_parallel > 1 and plan.tensor_parallel > 1:

@@ -56,6 +56,9 @@ LIMITS = Limits(
     offloads=("none", "optimizer"),
     precisions=("fp32", "bf16", "fp8"),
     microbatches_multiple_of_stages=True,
+    # activations between layers are split over the tensor axis (base.yml: activation_embed)
+    sequence_parallel_required_with_tensor=True,
+    context_is_sharded=True,
     sharding_needs_replicas=True,
 )
 

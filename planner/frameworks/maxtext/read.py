@@ -135,7 +135,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         expert_parallel=ep,
         zero_stage=zero,
         shard_group_size=group,
-        sequence_parallel=sizes["tensor_sequence"] > 1,
+        sequence_parallel=sizes["tensor"] * sizes["tensor_sequence"] > 1,
         micro_batch=b,
         num_microbatches=m,
         recompute=remat.get(launch.get("recompute", "full"), "selective"),

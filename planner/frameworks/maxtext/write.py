@@ -61,8 +61,6 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     count = slices(plan, request)
     if count > 1 and (plan.num_gpus % count or axes(plan)["data"] % count):
         problems.append(f"{count} slices have to divide the replicated data axis ({axes(plan)['data']})")
-    if plan.sequence_parallel:
-        problems.append("the tensor axis has no sequence parallelism (tensor_sequence is another axis)")
     problems += _context_problems(plan, request)
     if plan.precision == "fp8" and plan.pipeline_parallel == 1 and plan.num_microbatches > 1:
         problems.append("FP8 does not go with gradient accumulation: one micro-batch a step, or a pipeline")

@@ -127,22 +127,19 @@ def model_spec():
     return model_registry("{flavor}", converters=converters())
 '''
 
-_CONVERTERS = {
-    "fp8": '''
+_CONVERTERS = '''
 def converters():
-    """Linear layers in float8."""
-    from torchtitan.components.quantization import Float8LinearConverter
+    """Layers in {words}."""
+    from torchtitan.components.quantization import {names}
 
-    return [Float8LinearConverter.Config(model_compile_enabled=False)]
-''',
-    "mxfp8": '''
-def converters():
-    """Linear layers in MXFP8."""
-    from torchtitan.components.quantization import MXFP8LinearConverter
-
-    return [MXFP8LinearConverter.Config(model_compile_enabled=False)]
-''',
+    return [{made}]
+'''
+CONVERTERS = {
+    "fp8": ("Float8LinearConverter", "Float8GroupedExpertsConverter"),
+    "mxfp8": ("MXFP8LinearConverter", "MXFP8GroupedExpertsConverter"),
 }
+"""What turns linear layers, and grouped products of experts, into a number format."""
+
 _NO_CONVERTERS = '''
 def converters():
     """No low-precision layers."""
@@ -171,11 +168,20 @@ def module_source(plan: Plan, request: PlanRequest) -> str:
         title,
         "import dataclasses\n\n" + _IMPORTS,
         "\n".join(literals) + "\n",
-        _CONVERTERS.get(plan.precision, _NO_CONVERTERS),
+        _converters(plan, request.model),
         spec,
         _PLAN,
     ]
     return "\n".join(parts)
+
+
+def _converters(plan: Plan, model: Model) -> str:
+    """The function that names what is converted: linear layers, and experts where there are any."""
+    if plan.precision not in CONVERTERS:
+        return _NO_CONVERTERS
+    names = CONVERTERS[plan.precision][: 2 if model.is_moe else 1]
+    made = ", ".join(f"{name}.Config(model_compile_enabled=False)" for name in names)
+    return _CONVERTERS.format(words=plan.precision.upper(), names=", ".join(names), made=made)
 
 
 def _docstring(plan: Plan, request: PlanRequest) -> str:

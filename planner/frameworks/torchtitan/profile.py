@@ -65,6 +65,7 @@ LIMITS = Limits(
     offloads=("none",),
     precisions=("fp32", "bf16", "fp8", "mxfp8"),
     plain_replication_combines=False,
+    context_is_sharded=True,
     sequence_divides_by_tensor_and_context=True,
     tied_embeddings_with_pipeline=False,
     sharding_needs_replicas=True,

@@ -27,7 +27,8 @@ ENVIRONMENT = {
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
 }
-CONVERTERS = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
+CONVERTERS = {"fp8": "float8", "mxfp8": "mx"}
+"""Name of a number format under 0.2.2's ``quantize.linear`` and ``quantize.grouped_mm``."""
 
 
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
@@ -35,12 +36,6 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     problems = limit_problems(plan, request, PROFILE)
     if family(request.model) is None and flavor(request.model) is None:
         problems.append(f"torchtitan ships no model code for the architecture of {request.model.name}")
-    if plan.zero_stage and plan.shard_group_size % plan.context_parallel:
-        problems.append("FSDP shards over dp_shard x cp ranks, a multiple of the context ranks")
-    if plan.zero_stage == 0 and plan.context_parallel > 1:
-        problems.append("context ranks always shard the state (FSDP over dp_shard x cp), so ZeRO-0 is out")
-    if plan.zero_stage and plan.data_parallel * plan.context_parallel == plan.shard_group_size == 1:
-        problems.append("one replica has nothing to shard: say ZeRO-0")
     whole = with_stages(plan, request.model)
     if plan.recompute == "selective" and any(s.recompute_layers != s.layers for s in whole.stages):
         problems.append("selective recompute covers every layer, not some of them")
@@ -51,7 +46,7 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     if not _has_new(plan) and not _has_old(plan, request):
         problems.append(
             "0.3 has no ring context parallelism, 0.2.2 neither tensor ranks without sequence parallelism "
-            "nor context parallelism for its own flavours, which use flex attention"
+            "nor context parallelism for its own flavours, which use flex attention, or for experts in FP8"
         )
     return problems
 
@@ -60,10 +55,12 @@ def _has_old(plan: Plan, request: PlanRequest) -> bool:
     """Whether the TOML of 0.2.2 can hold the plan.
 
     It always runs sequence parallelism with tensor ranks, and its latent-attention models use flex
-    attention, which its context parallelism refuses.
+    attention, which its context parallelism refuses. Its experts in FP8 refuse pipeline and context ranks.
     """
     flex = flavor(request.model) is not None and plan.context_parallel > 1
-    return (plan.tensor_parallel == 1 or plan.sequence_parallel) and not flex
+    others = plan.pipeline_parallel * plan.context_parallel
+    experts = request.model.is_moe and plan.precision == "fp8" and others > 1
+    return (plan.tensor_parallel == 1 or plan.sequence_parallel) and not flex and not experts
 
 
 def _has_new(plan: Plan) -> bool:
@@ -117,7 +114,8 @@ def notes(plan: Plan, request: PlanRequest) -> list[str]:
         found.append("`plan_cfg.py` is for torchtitan 0.3.0, `train.toml` with `plan_model.py` for 0.2.2.")
     else:
         found.append(
-            "torchtitan 0.2.2 always runs sequence parallelism with tensor ranks: no TOML is written."
+            "torchtitan 0.2.2 always runs sequence parallelism with tensor ranks, and its experts in FP8 go "
+            "with neither pipeline nor context ranks: no TOML is written."
         )
     if plan.pipeline_parallel > 1:
         found.append("With a pipeline the local batch is one replica's whole batch, cut into micro-batches.")
@@ -138,7 +136,11 @@ def toml(plan: Plan, request: PlanRequest) -> str:
     if plan.recompute == "selective":
         sections["activation_checkpoint"]["selective_ac_option"] = "op"
     if plan.precision in CONVERTERS:
-        sections["model"]["converters"] = [CONVERTERS[plan.precision]]
+        kind = CONVERTERS[plan.precision]
+        sections["model"]["converters"] = [f"quantize.linear.{kind}"]
+        if request.model.is_moe:
+            sections["model"]["converters"].append(f"quantize.grouped_mm.{kind}")
+            sections[f"quantize.grouped_mm.{kind}"] = {"fqns": ["experts"]}
     if flavor(request.model) is None:
         sections["experimental"] = {"custom_import": "plan_model"}
     header = bash_header(plan, request, "torchtitan 0.2.2").rstrip()
