@@ -45,11 +45,25 @@ window is absent up to 0.8e11 and present from 1.4e11, for three model sizes and
 
 GATHERED_BYTES = 4.0
 """Per token and hidden element: the two gathered 16-bit inputs of a layer's forward pass. [byte]"""
+EMBEDDED_BYTES = 2.0
+"""The same for the embedding's output, which is whole until its reduce-scatter. [byte]"""
 
 
 def layer_state_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> StateBytes:
     """Persistent state of one layer of this kind on one GPU. [byte]."""
     return state_bytes(layer_local_parameters(kind, setting, request), setting, request)
+
+
+def without_waiting(request: PlanRequest) -> PlanRequest:
+    """Return the request of runs in which no gathered tensor waits: what plans need, not what they fill.
+
+    The rest of a rank's memory is linear in its layers; what waits takes only the room that they leave.
+    """
+    framework = request.framework
+    if not framework.memory.gathered_window_bytes:
+        return request
+    memory = framework.memory.model_copy(update={"gathered_window_bytes": 0.0})
+    return request.model_copy(update={"framework": framework.model_copy(update={"memory": memory})})
 
 
 def activation_multiple(setting: Setting, rank: Any) -> Any:
@@ -196,7 +210,7 @@ def _passing_gradient_bytes(local: LocalParameters, setting: Setting, request: P
 
 
 def _framework_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
-    """Stand-ins for weight gradients, library workspaces, pipeline messages and the gathered window."""
+    """Stand-ins for weight gradients, library workspaces and pipeline messages."""
     habits = request.framework.memory
     dummy: Any = 0.0
     if habits.dummy_weight_gradients and not request.workload.frozen_weights:
@@ -209,7 +223,7 @@ def _framework_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) ->
     piped = np.asarray(setting.pipeline_parallel) > 1
     replicas = np.asarray(setting.data_parallel) * setting.context_parallel
     fixed = habits.workspace_bytes + np.where(~piped & (replicas > 1), habits.bucket_bytes, 0.0)
-    return dummy + fixed + np.where(piped, messages, 0.0) + _window_bytes(setting, request)
+    return dummy + fixed + np.where(piped, messages, 0.0)
 
 
 def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
@@ -217,10 +231,10 @@ def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
 
     In the published nanotron sweep the window is about the same multiple of T h for every model and p, the
     depth of the launch queue, wherever the host gets that far ahead, and nothing elsewhere. It does without
-    a pipeline; in the warm-up of a long one (t <= p^2, observed), which gathers no more than its p - 1 passes
-    over L / p layers do unless the device is busy; in one of two stages only within a node, or where a layer
-    keeps the device busy for longer than its launches take the host. Without a steady state (m <= p) all
-    forward passes of a rank have to fit into it, and are all that waits.
+    a pipeline; in the warm-up of one (t <= p^2, observed; beyond 8 stages if the rest lasts as long, m > 2p),
+    which gathers no more than its p - 1 passes over L / p layers and the embedding do unless the device is
+    busy; in one of two stages only within a node, or where a layer keeps the device busy for longer than its
+    launches take the host. Without a steady state (m <= p) it takes a model that fits into the window whole.
     """
     p, t = np.asarray(setting.pipeline_parallel), np.asarray(setting.tensor_parallel)
     tokens = tokens_per_micro_batch(setting, request)
@@ -230,22 +244,36 @@ def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
     near = t * p * np.asarray(setting.data_parallel) <= request.cluster.gpus_per_node
     runs_ahead = (p == 1) | ((p > 2) & (t <= p * p)) | busy | near
     depth: Any = request.framework.memory.gathered_window_bytes
-    warm_up = GATHERED_BYTES * request.model.num_layers * (p - 1) / p
-    m = np.asarray(setting.num_microbatches)
-    whole = GATHERED_BYTES * request.model.num_layers * np.minimum(m, p) / p
-    runs_ahead = runs_ahead & ((m > p) | (whole <= depth))
-    depth = np.where((p > 2) & ~busy, np.minimum(depth, warm_up), depth)
-    depth = np.where(m > p, depth, np.minimum(depth, whole))
-    return np.where(runs_ahead, depth * h * tokens * (1 - 1 / t), 0.0)
+    m, layers = np.asarray(setting.num_microbatches), request.model.num_layers
+    one_pass = GATHERED_BYTES * layers / p + EMBEDDED_BYTES
+    is_steady = m > np.where((p > 8) & ~busy, 2 * p, p)
+    runs_ahead = runs_ahead & (is_steady | ((m <= p) & (GATHERED_BYTES * layers <= depth)))
+    depth = np.where((p > 2) & ~busy, np.minimum(depth, (p - 1) * one_pass), depth)
+    depth = np.where(m > p, depth, np.minimum(depth, np.minimum(m, p) * one_pass))
+    return np.where(runs_ahead & (t > 1), depth * h * tokens, 0.0)
 
 
 def _with_overheads(memory: Memory, setting: Setting, request: PlanRequest) -> Memory:
+    """Add what the allocator and the driver hold beside the tensors.
+
+    Tensors that wait for their stream fill what is left and no more: an allocator that runs out synchronises
+    and takes them back.
+    """
     habits = request.framework.memory
+    context = habits.context_bytes + habits.communicator_bytes * _live_groups(setting)
+    if habits.gathered_window_bytes:
+        room = (request.cluster.usable_hbm_bytes - context) / habits.reserved_over_allocated - memory.total
+        waiting = np.minimum(_window_bytes(setting, request), np.maximum(room * (1 - ROUNDING), 0.0))
+        memory = replace(memory, framework_bytes=memory.framework_bytes + waiting)
     return replace(
         memory,
         fragmentation_bytes=memory.total * (habits.reserved_over_allocated - 1.0),
-        context_bytes=habits.context_bytes + habits.communicator_bytes * _live_groups(setting),
+        context_bytes=context,
     )
+
+
+ROUNDING = 1e-9
+"""Relative rounding error of a sum of bytes: what just fits is not to exceed the memory by it."""
 
 
 def _live_groups(setting: Setting) -> Any:
@@ -261,5 +289,5 @@ def _live_groups(setting: Setting) -> Any:
 
 __all__ = [
     "LocalParameters", "activation_multiple", "layer_activation_bytes", "layer_state_bytes", "memory",
-    "merge_loads", "stage_memory",
+    "merge_loads", "stage_memory", "without_waiting",
 ]  # fmt: skip

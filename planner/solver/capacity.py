@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from planner.cost.memory import activation_multiple, stage_memory
+from planner.cost.memory import activation_multiple, stage_memory, without_waiting
 from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.setting import Settings
 from planner.cost.stage import V_SHAPED, ChunkLoad
@@ -72,8 +72,8 @@ def _priced_kinds(setting: Settings, request: PlanRequest) -> dict[LayerKind, Fl
     p = np.asarray(setting.pipeline_parallel)
     ranks = np.stack([np.zeros_like(p), p - 1])
     loads = _LOADS if setting.recompute != "none" else _LOADS[: len(_LOADS) // 2]
-    kinds = dict.fromkeys(request.model.layer_kinds)
-    return {kind: _priced(kind, loads, setting, request, ranks) for kind in kinds}
+    kinds, needing = dict.fromkeys(request.model.layer_kinds), without_waiting(request)
+    return {kind: _priced(kind, loads, setting, needing, ranks) for kind in kinds}
 
 
 def _of_kinds(setting: Settings, priced: dict[LayerKind, Floats], counts: Counter[LayerKind]) -> RankMemory:

@@ -18,6 +18,7 @@ from planner.cost.memory import (
     memory,
     merge_loads,
     stage_memory,
+    without_waiting,
 )
 from planner.cost.setting import Settings
 from planner.cost.stage import ChunkLoad, chunk_loads, with_stages
@@ -303,3 +304,24 @@ def test_with_zero_the_second_gradient_of_nanotron_lives_in_the_backward_pass_on
     assert resident.gradients_bytes == approx(6 * parameters)
     assert passing.gradients_bytes == approx(4 * parameters)
     assert passing.transient_bytes - resident.transient_bytes == approx(2 * parameters)
+
+
+def test_what_waits_for_its_stream_fills_the_room_that_is_left_and_no_more():
+    request = ask("llama-3-8b", {}, 4096, "nanotron", "h100-sxm-80gb")
+    plan = Plan(tensor_parallel=8, micro_batch=1, num_microbatches=8, sequence_parallel=True)
+    waiting = memory(plan, request)[0]
+    needed = memory(plan, without_waiting(request))[0]
+    # 80 T h bytes: every gathered tensor is whole on each tensor rank.
+    assert waiting.framework_bytes - needed.framework_bytes == approx(80 * 4096 * 4096)
+    for share in (0.5, 0.0):
+        room = share * (waiting.total - needed.total)
+        memory_ = request.cluster.accelerator.memory.model_copy(
+            update={"hbm_bytes": float(needed.total) + room}
+        )
+        accelerator = request.cluster.accelerator.model_copy(update={"memory": memory_})
+        full = request.model_copy(
+            update={"cluster": request.cluster.model_copy(update={"accelerator": accelerator})}
+        )
+        held = float(memory(plan, full)[0].total)
+        assert held <= full.cluster.usable_hbm_bytes
+        assert held == approx(full.cluster.usable_hbm_bytes)
