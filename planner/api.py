@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from planner.cost.split import default_stages
 from planner.cost.stage import with_stages
 from planner.errors import BadInput, NoPlan, did_you_mean
 from planner.request import Question, read_pins
@@ -213,7 +214,10 @@ def _single(pin: Pin) -> int | str | bool:
 
 
 def complete(said: Mapping[str, int | str | bool], request: PlanRequest) -> Plan:
-    """Fill the unsaid fields: d from the GPU count, m from the batch, the rest as plain as possible."""
+    """Fill the unsaid fields: d from the GPU count, m from the batch, the rest as plain as possible.
+
+    Layers are spread over the stages as the request's framework spreads them.
+    """
     unknown = [name for name in said if name not in Plan.model_fields]
     if unknown:
         raise BadInput(f"unknown plan field {unknown[0]!r}{did_you_mean(unknown[0], Plan.model_fields)}")
@@ -234,7 +238,8 @@ def complete(said: Mapping[str, int | str | bool], request: PlanRequest) -> Plan
     values.setdefault("sequence_parallel", t > 1)
     values.setdefault("precision", request.workload.precisions[0])
     values.setdefault("expert_tensor_parallel", _usual_expert_tensor(values, t, request))
-    return with_stages(_valid_plan(values), request.model)
+    plan, split = _valid_plan(values), request.framework.limits.default_split
+    return plan.model_copy(update={"stages": default_stages(plan, request.model, split)})
 
 
 def _usual_expert_tensor(values: Mapping[str, Any], t: int, request: PlanRequest) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Literal
 
-from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.parameters import layer_parameters
 from planner.cost.stage import stage_order
 from planner.spec.model import Model
@@ -22,14 +21,14 @@ def default_stages(plan: Plan, model: Model, split: Split) -> tuple[StagePlan, .
     split
         ``even``: the same number of layers everywhere; where only the layers plus embedding and head divide,
         both count as a layer (Megatron's account-for-embedding and account-for-loss options); else the
-        remainder goes where the work is least, head and MTP counted by their FLOPs (a written layout), but
-        for DualPipe, where every rank holds a stage of either direction and both ends meet on one rank.
+        remainder goes where the work is least, head and MTP counted by their FLOPs (a written layout).
+        DualPipe is no exception: one rank holds both ends, but their work as well.
         ``cost``: nanotron's rule, by the number of matrix elements.
     """
     stages = plan.pipeline_parallel * plan.virtual_stages
     if split == "cost":
         counts = split_by_cost(model, stages)
-    elif _is_even(model.num_layers, stages) or plan.schedule in BIDIRECTIONAL:
+    elif _is_even(model.num_layers, stages):
         counts = split_evenly(model.num_layers, stages)
     else:
         counts = split_by_load(model, plan)

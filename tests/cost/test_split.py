@@ -56,8 +56,8 @@ def test_split_by_cost_matches_the_memory_of_published_runs(model, stages, first
     [
         # Megatron-Bridge's recipe: embedding and 4, fourteen times 4, then 1 with MTP and loss.
         ("1f1b", 1, [4] * 15 + [1]),
-        # Under DualPipe rank 0 holds both ends, so that no stage is the heavy one.
-        ("dualpipe", 1, [4] * 13 + [3] * 3),
+        # Under DualPipe rank 0 holds stages 0 and 15: 4 + 1 layers, head and MTP weigh as much as 4 + 4.
+        ("dualpipe", 1, [4] * 15 + [1]),
     ],
 )
 def test_no_stage_of_deepseek_v3_is_left_without_layers(schedule, virtual_stages, expected):
