@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
-from planner.catalog import defaults
+from planner.catalog import defaults, training
 from planner.catalog.hardware import ClusterOverrides, load_cluster
 from planner.catalog.models import load_model
 from planner.catalog.pins import OPTION_OF_FIELD, PIN_OPTIONS, parse_pin
@@ -54,6 +54,12 @@ class Question:
     seq_length: Number = None
     precision: str | None = None
     framework: str | FrameworkProfile | None = None
+    finetune: str | None = None
+    """``full``, ``lora`` or ``qlora``."""
+    optimizer: str | None = None
+    """What fills the optimizer state (``planner.catalog.training``)."""
+    loss: str | None = None
+    """``whole`` or ``chunked``."""
     pins: Mapping[str, str] = field(default_factory=dict)
     goal: str = "step-time"
     step_time: Number = None
@@ -95,7 +101,7 @@ class Question:
         )
 
     def _check_types(self) -> None:
-        for name in ("precision", "goal"):
+        for name in ("precision", "goal", "finetune", "optimizer", "loss"):
             said = getattr(self, name)
             if said is not None and not isinstance(said, str):
                 raise BadInput(f"{name} must be text, not {said!r}")
@@ -112,9 +118,11 @@ class Question:
         return self.model if isinstance(self.model, Model) else load_model(self.model)
 
     def _framework(self) -> FrameworkProfile:
-        if isinstance(self.framework, FrameworkProfile):
-            return self.framework
-        return load_framework(self.framework or defaults.DEFAULT_FRAMEWORK)
+        said = self.framework or defaults.DEFAULT_FRAMEWORK
+        framework = said if isinstance(said, FrameworkProfile) else load_framework(said)
+        if self.optimizer is not None:
+            framework = training.with_optimizer(framework, self.optimizer)
+        return framework if self.loss is None else training.with_loss(framework, self.loss)
 
     def _cluster(self) -> Cluster:
         if isinstance(self.hardware, Cluster):
@@ -165,12 +173,13 @@ class Question:
     def _workload(self, model: Model, cluster: Cluster) -> Workload:
         seq_length = whole_number(self.seq_length, "--seq-length", MAX_SEQ_LENGTH) or model.seq_length
         low, high = _batch(self.global_batch, seq_length)
-        return Workload(
+        workload = Workload(
             global_batch=low or defaults.default_global_batch(cluster.num_gpus, seq_length),
             global_batch_max=high,
             seq_length=seq_length,
             precisions=_precisions(self.precision, cluster.accelerator),
         )
+        return workload if self.finetune is None else training.with_fine_tuning(workload, self.finetune)
 
     def _assumptions(
         self, model: Model, cluster: Cluster, framework: FrameworkProfile, workload: Workload
@@ -188,6 +197,8 @@ class Question:
                 f"Number format {workload.precisions[0]}; change it with --precision (bf16,fp8 lets the "
                 "planner choose)."
             )
+        trained = training.training_sentence(self.optimizer, self.loss, self.finetune)
+        said += [] if trained is None else [trained]
         bubble = _bubble(self.max_bubble)
         if bubble is not None:
             said.append(defaults.bubble_sentence(bubble))

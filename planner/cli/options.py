@@ -34,6 +34,13 @@ _PROBLEM = (
     click.option("--seq-length", metavar="N", help="Tokens per sequence [default: the model's]."),
     click.option("--precision", metavar="LIST", help="bf16, fp8, ...; a list lets the planner choose."),
     click.option("--framework", metavar="NAME", help="Whose limits and habits hold [default: megatron]."),
+    click.option("--finetune", metavar="full|lora|qlora", help="What is trained [default: full]."),
+    click.option(
+        "--optimizer",
+        metavar="NAME",
+        help="adam, adam-bf16, adam-8bit, lion, sgd-momentum or sgd [default: the framework's].",
+    ),
+    click.option("--loss", metavar="whole|chunked", help="Logits at once [default: the framework's]."),
     click.option("--hbm", metavar="SIZE", help="Pretend each GPU has this much HBM (80GB, 79.6GiB)."),
     click.option("--hbm-reserve", metavar="SIZE", help="HBM to keep free on each GPU."),
     click.option("--domain-gpus", metavar="N", help="GPUs of the fastest tier (NVLink, xGMI, ICI)."),

@@ -196,9 +196,10 @@ def _gathered_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> 
     largest = reduce(np.maximum, [unit.total for unit in units], 0.0)
     ends = load_local_parameters(replace(load, layers={}, mtp=0), setting, request).total
     gathered = np.where(keeps_whole_weights(setting), 0.0, 1.0)
+    reduced = 0.0 if request.workload.frozen_weights else habits.reduced_units
     return (
         gathered * (habits.gathered_units * largest + ends) * habits.weight_bytes
-        + largest * MASTER_BYTES * habits.reduced_units
+        + largest * MASTER_BYTES * reduced
     )
 
 

@@ -159,12 +159,29 @@ def state_bytes(local: LocalParameters, setting: Setting, request: PlanRequest) 
     dense_ranks, expert_ranks = shard_ranks(setting)
     if setting.zero_stage == 0:
         dense_ranks, expert_ranks = 1, 1
-    state = _spread(local.dense, dense_ranks, setting, request) + _spread(
+    if request.workload.frozen_weights:
+        return _frozen_state(local, setting, request, dense_ranks, expert_ranks)
+    return _spread(local.dense, dense_ranks, setting, request) + _spread(
         local.expert, expert_ranks, setting, request
     )
-    if request.workload.frozen_weights:
-        return StateBytes(weights_bytes=state.weights_bytes)
-    return state
+
+
+def _frozen_state(
+    local: LocalParameters, setting: Setting, request: PlanRequest, dense_ranks: Any, expert_ranks: Any
+) -> StateBytes:
+    """Weights without gradients and moments, sharded with ZeRO-3.
+
+    Where the shard is the master copy they are from ZeRO-2 on, with a whole copy beside it if one is kept.
+    """
+    weight = request.workload.frozen_weight_bytes or _weight_bytes(setting, request)
+    is_sharded = request.framework.memory.sharded_weights_are_master
+    shards = setting.zero_stage >= (2 if is_sharded else 3)
+    total: Any = 0.0
+    for count, ranks in ((local.dense, dense_ranks), (local.expert, expert_ranks)):
+        held: Any = weight / ranks if shards else weight
+        whole = np.where(keeps_whole_weights(setting) & (np.asarray(ranks) > 1), weight, 0.0)
+        total = total + count * (held + (whole if is_sharded and shards else 0.0))
+    return StateBytes(weights_bytes=total)
 
 
 def keeps_whole_weights(setting: Setting) -> Any:

@@ -22,6 +22,8 @@ class Workload(BaseModel):
     global_batch_max: int | None = None
     frozen_weights: bool = False
     """Adapters (LoRA) are trained: the model's own weights have no gradients and no optimizer state."""
+    frozen_weight_bytes: float | None = Field(default=None, gt=0)
+    """Bytes of a frozen parameter where it is quantised (QLoRA); None: the format of the computation."""
 
     @property
     def tokens(self) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.catalog import load_cluster, load_model
+from planner.catalog.training import with_fine_tuning, with_optimizer
 from planner.cost.memory import memory
 from planner.frameworks import load_framework
 from planner.spec import Cluster, FrameworkProfile, Model, Plan, PlanRequest, StagePlan, Workload
@@ -54,6 +55,7 @@ HBM_BYTES = {"TPU v3": 16 * 2.0**30, "A40": 46e9}
 EAGER_LOSS_BYTES = 14.0
 """Bytes of a logit at the peak of an uncompiled loss: 16-bit logits, fp32 copy, log-softmax, gradient.
 torchtitan compiles only when asked to; the planner's profile lies between."""
+OPTIMIZERS = {"Lion": "lion", "SGD": "sgd", "8-bit": "adam-8bit"}
 COMPILED_LOSS_BYTES = 6.0
 """The same compiled."""
 COMPILES_THE_LOSS = ("titan-1610", "titan-1789", "titan-1993")
@@ -158,6 +160,8 @@ def _entry(case: dict[str, Any], raw: dict[str, Any]) -> Entry:
         or model.seq_length,
         precisions=(plan.precision,),
     )
+    if raw.get("peft"):
+        workload = with_fine_tuning(workload, "qlora" if "QLoRA" in raw["peft"] else "lora")
     profile = _profile(case["id"], raw, plan)
     request = PlanRequest(
         model=model,
@@ -182,6 +186,9 @@ def _profile(case_id: str, raw: dict[str, Any], plan: Plan) -> FrameworkProfile:
         changes |= {"loss_peak_bytes": EAGER_LOSS_BYTES, "parallel_loss_bytes": PARALLEL_LOSS_BYTES}
     if raw.get("moments") == "bf16":
         changes["optimizer_bytes"] = 8.0
+    optimizer = re.match("Lion|SGD|8-bit", str(raw.get("optimizer")))
+    if optimizer:
+        profile = with_optimizer(profile, OPTIMIZERS[optimizer.group(0)])
     return profile.model_copy(update={"memory": profile.memory.model_copy(update=changes)})
 
 

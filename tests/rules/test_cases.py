@@ -22,7 +22,7 @@ SPECIAL = {
     "hf-blog-2245-70b-estimate", "mbridge-5077-uneven-estimate", "nanotron-261-1b-zero0-zero1",
     "verl-7476-ulysses-noop", "mlm-299-tied-embedding-group", "peak-flops-1276-89", "lf-5545-8b-qlora-52k",
     "ds-2928-idefics80b-vs-bloom", "ds-5770-qwen1.5b-2nodes", "foundry-1153-mi250-gcd",
-    "modelzoo-7-qwen3-30b-8b200",
+    "modelzoo-7-qwen3-30b-8b200", "mpt30b-v100-16",
 }  # fmt: skip
 """Cases with a test of their own below."""
 
@@ -138,6 +138,25 @@ def test_peaks_are_dense_figures() -> None:
     assert load_accelerator("a100-sxm-80gb").compute.peak_flop_per_s["bf16"] == pytest.approx(
         312e12, rel=0.001
     )
+
+
+@pytest.mark.parametrize(("gpus", "state_gb"), [(24, 15.0), (32, 11.25)])
+def test_lion_keeps_one_moment(gpus: int, state_gb: float) -> None:
+    """mpt30b-v100-16: 12 bytes a parameter, 360 GB: 24 cards of 16 GB hold it, 22 do not."""
+    entry = entries(load_cases()["mpt30b-v100-16"], num_gpus=gpus)[0]
+    stage = memory(entry.plan, entry.request)[0]
+    state = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+    assert state == pytest.approx(state_gb * 1e9, rel=0.01)
+
+
+def test_plain_sgd_keeps_weights_and_gradients_only() -> None:
+    """torchtune-389-7b-16gb: 8 bytes a parameter in fp32, 54 GB; Adam 108 GB."""
+    adam, sgd = (
+        memory(entry.plan, entry.request)[0] for entry in entries(load_cases()["torchtune-389-7b-16gb"])[:2]
+    )
+    for stage, state_gb in ((adam, 107.8), (sgd, 53.9)):
+        state = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+        assert state == pytest.approx(state_gb * 1e9, rel=0.01)
 
 
 def test_logits_of_a_long_sequence_alone_take_more_than_two_copies() -> None:
