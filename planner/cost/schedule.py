@@ -74,18 +74,20 @@ def in_flight(schedule: Schedule, rank: Any, p: Any, v: Any, m: Any) -> Any:
     Megatron-LM ``schedules.py``; Zero Bubble (arXiv 2401.10241) table 1; DualPipe README.
     """
     rank, p, v, m = (np.asarray(value) for value in (rank, p, v, m))
-    pairs = {
-        "none": np.minimum(m, 1) * v,
-        "gpipe": m * v,
-        "1f1b": np.minimum(m, p - rank),
-        "interleaved": np.minimum(m * v, 2 * (p - rank - 1) + (v - 1) * round_size(p, m) + 1),
-        "zb-h1": np.minimum(m, p) + 0 * rank,
-        "zb-h2": np.minimum(m, 2 * p - 1) + 0 * rank,
-        "zb-v": np.minimum(m * 2, 2 * p) + 0 * rank,
-        "dualpipe": np.minimum(m, p + 1) + 0 * rank,
-        "dualpipe-v": np.minimum(2 * m, 2 * p + 1) + 0 * rank,
-    }
-    return pairs[schedule]
+    every = 0 * rank
+    if schedule == "none":
+        return np.minimum(m, 1) * v
+    if schedule == "gpipe":
+        return m * v
+    if schedule == "1f1b":
+        return np.minimum(m, p - rank)
+    if schedule == "interleaved":
+        return np.minimum(m * v, 2 * (p - rank - 1) + (v - 1) * round_size(p, m) + 1)
+    if schedule in ("zb-h1", "zb-h2"):
+        return np.minimum(m, p if schedule == "zb-h1" else 2 * p - 1) + every
+    if schedule == "dualpipe":
+        return np.minimum(m, p + 1) + every
+    return np.minimum(2 * m, 2 * p if schedule == "zb-v" else 2 * p + 1) + every
 
 
 def bubble(

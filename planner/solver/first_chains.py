@@ -19,7 +19,7 @@ from planner.spec.plan import Schedule
 
 ADAPTIVE: frozenset[Schedule] = frozenset({"zb-v", "zb-h2"})
 """Schedules without chains between ranks: ZB-V's order follows the durations, steps of ZB-H2 interlock."""
-MOST_LEARNED = 64
+MOST_LEARNED = 256
 """Chains that are kept of the layouts of one (schedule, p, v, m)."""
 
 
@@ -59,6 +59,18 @@ class ChainPool:
         if key not in self._matrices:
             self._matrices[key] = _rows(first_chains(*key), schedule, p, v)
         return self._matrices[key]
+
+    def longest(
+        self, passes: npt.NDArray[np.float64], schedule: Schedule, p: int, v: int, m: int
+    ) -> npt.NDArray[np.float64]:
+        """Longest known chain of passes given as [..., stage, phase]. [s].
+
+        Two-way schedules average two ranks, so the mean of all ranks stands for the busiest.
+        """
+        if schedule in BIDIRECTIONAL:
+            return np.asarray(m * np.sum(passes, axis=(-2, -1)) / p)
+        flat = passes.reshape(*passes.shape[:-2], -1)
+        return np.asarray(np.max(flat @ self.matrix(schedule, p, v, m).T, axis=-1))
 
     def learn(self, schedule: Schedule, passes: tuple[Matrix, Matrix, Matrix], m: int) -> None:
         """Add the longest chain of a layout, given its passes as [rank][chunk] (``critical_path``)."""

@@ -146,8 +146,8 @@ def near_even(price: SettingPrice) -> tuple[int, ...]:
     stages, layers = len(price.order), price.request.model.num_layers
     mean = sum(sum(times[:3]) for times in price.kinds.values()) / len(price.kinds)
     ends = [0.0] * stages
-    ends[0] += sum(price.first[:3])
-    ends[-1] += sum(price.last[:3])
+    ends[0] += sum(price.embedding[:3])
+    ends[-1] += sum(price.head[:3])
     counts = [counts_allowed(price, stage)[0] for stage in range(stages)]
     room = [counts_allowed(price, stage)[1] for stage in range(stages)]
     for _ in range(layers - sum(counts)):

@@ -8,7 +8,7 @@ makespan of the simulated schedule, sends, synchronisation and optimizer of the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf
 from typing import Any
@@ -25,6 +25,13 @@ from planner.cost.stage import ChunkLoad, spread_recomputed, stage_order
 from planner.cost.states import load_local_parameters
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
 from planner.solver.first_chains import ChainPool
+from planner.solver.layout_passes import (
+    kinds_held,
+    least_passes,
+    may_skip_recompute,
+    recomputes_all,
+    surely_recomputed,
+)
 from planner.solver.scale import ROUND_OFF
 from planner.solver.tables import WorkTimes
 from planner.spec.model import LayerKind
@@ -44,6 +51,19 @@ class Layout:
     recomputed: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Known:
+    """What the search knows of a setting's layouts before it prices one."""
+
+    chains: ChainPool = field(default_factory=ChainPool)
+    tail_s: float = 0.0
+    """What follows the makespan at least, where the busiest rank works ``busiest_s``."""
+    busiest_s: float = 0.0
+    """Of a micro-batch, the busiest rank of any layout at least."""
+    first: int = 0
+    """Layers that every chunk recomputes at least, where that is one number for all chunks."""
+
+
 class SettingPrice:
     """Prices layouts of one setting."""
 
@@ -53,10 +73,12 @@ class SettingPrice:
         work: WorkTimes,
         index: int,
         request: PlanRequest,
-        chains: ChainPool | None = None,
+        known: Known | None = None,
     ) -> None:
         self.values = values
-        self.chains = ChainPool() if chains is None else chains
+        self.work, self.index = work, index
+        self.known = Known() if known is None else known
+        self.chains = self.known.chains
         self.request = request
         self.setting = Settings(**values)
         self.p: int = values["pipeline_parallel"]
@@ -65,7 +87,7 @@ class SettingPrice:
         self.schedule: Schedule = values["schedule"]
         self.order = stage_order(self.schedule, self.p, self.v)
         self.kinds: dict[LayerKind, Phase] = {k: _phase(phases, index) for k, phases in work.layers.items()}
-        self.first, self.last = _phase(work.first, index), _phase(work.last, index)
+        self.embedding, self.head = _phase(work.first, index), _phase(work.last, index)
         self.engine = tuple(value / self.v for value in _phase(work.engine, index))
 
     def plan(self, layout: Layout) -> Plan:
@@ -96,6 +118,12 @@ class SettingPrice:
         merged = _merged(chunk for rank in ranks for chunk in loads[rank])
         return self.finish(makespan, self.tail(merged, forward_s, backward_s))
 
+    def least_seconds(self, layout: Layout) -> float:
+        """Step time at least: the longest known chain of the layout. [s]."""
+        matrices = self._matrices(self.loads(layout))
+        passes = np.array([[matrix[rank][chunk] for matrix in matrices] for rank, chunk in self.order])
+        return self.finish(float(self.chains.longest(passes, self.schedule, self.p, self.v, self.m)), 0.0)
+
     def learn(self, layout: Layout) -> None:
         """Keep the longest chain of the layout for the bounds of others."""
         self.chains.learn(self.schedule, self._matrices(self.loads(layout)), self.m)
@@ -110,22 +138,29 @@ class SettingPrice:
         local = load_local_parameters(load, self.setting, self.request)
         return float(tail_time(local, self.setting, self.request, forward_s, backward_s))
 
-    def bounds(
-        self, layouts: npt.NDArray[np.int64], tail_s: float, busiest_s: float
-    ) -> npt.NDArray[np.float64]:
+    def bounds(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Step time of layouts [layout, stage] at least: their longest known chain, and what follows. [s].
 
-        Parameters
-        ----------
-        tail_s, busiest_s
-            Lower bound of what follows where the busiest rank works ``busiest_s`` a micro-batch. One that
-            works longer by x exposes at most 2 x less (``bounds.tail_bound``).
+        A rank that works longer than the busiest at least does by x exposes at most 2 x less of the tail
+        (``bounds.with_tail``).
         """
-        passes = self._stage_passes(layouts)
+        passes = self.stage_passes(layouts)
         work = np.sum(passes, axis=2) @ self._on_rank.T
-        hidden = 2.0 * np.maximum(np.max(work, axis=1) - busiest_s, 0.0)
-        after = np.maximum(tail_s - hidden, 0.0) * (1 - ROUND_OFF)
-        return np.asarray((self._makespans(passes) + after + self._fixed_s) * self._growth)
+        hidden = 2.0 * np.maximum(np.max(work, axis=1) - self.known.busiest_s, 0.0)
+        after = np.maximum(self.known.tail_s - hidden, 0.0) * (1 - ROUND_OFF)
+        makespans = self.chains.longest(passes, self.schedule, self.p, self.v, self.m)
+        return np.asarray((makespans + after + self._fixed_s) * self._growth)
+
+    def makespan_bounds(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Step time of layouts [layout, stage] at least: the longest known chain. [s]."""
+        makespans = self.chains.longest(self.stage_passes(layouts), self.schedule, self.p, self.v, self.m)
+        return np.asarray((makespans + self._fixed_s) * self._growth)
+
+    def stage_passes(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Forward, input-gradient and weight-gradient seconds at least, as [layout, stage, phase]."""
+        held = kinds_held(layouts, self.request.model)
+        again = surely_recomputed(layouts, self.values["recompute"], self.known.first, self.request)
+        return np.asarray(least_passes(held, again, self.work, np.array([self.index]), self.v)[0])
 
     @cached_property
     def _on_rank(self) -> npt.NDArray[np.float64]:
@@ -135,53 +170,27 @@ class SettingPrice:
     def tails(self, layouts: npt.NDArray[np.int64]) -> Any:
         """What each layout's pace-setting rank adds to the step after the makespan, the least of equals. [s].
 
-        Synchronisation and optimizer; exact without recompute; 0 with it and where two ranks are averaged.
+        Synchronisation and optimizer; exact where all layers or none are recomputed; 0 where some are, and
+        where two ranks are averaged.
         """
-        if self.values["recompute"] != "none" or self.schedule in BIDIRECTIONAL:
+        some = self.values["recompute"] != "none" and not recomputes_all(
+            self.values["recompute"], self.request
+        )
+        if some or self.schedule in BIDIRECTIONAL:
             return 0.0
         on_rank = self._on_rank
-        passes = np.einsum("lsf,rs->flr", self._stage_passes(layouts), on_rank)
-        held = {kind: counts @ on_rank.T for kind, counts in self._kinds_held(layouts).items()}
+        passes = np.einsum("lsf,rs->flr", self.stage_passes(layouts), on_rank)
+        held = kinds_held(layouts, self.request.model)
         first, last = on_rank[:, 0], on_rank[:, -1]
-        load = ChunkLoad(held, 0, first, last, last * self.request.model.mtp_depth)
+        load = ChunkLoad(
+            {kind: counts @ on_rank.T for kind, counts in held.items()},
+            0, first, last, last * self.request.model.mtp_depth,
+        )  # fmt: skip
         local = load_local_parameters(load, self.setting, self.request)
         tails = tail_time(local, self.setting, self.request, passes[0], passes[1] + passes[2])
         busy = np.sum(passes, axis=0)
         sets_pace = busy >= np.max(busy, axis=1, keepdims=True) * (1 - ROUND_OFF)
         return self._growth * np.min(np.where(sets_pace, tails, np.inf), axis=1)
-
-    def _kinds_held(self, layouts: npt.NDArray[np.int64]) -> dict[LayerKind, npt.NDArray[np.int64]]:
-        """Layers of each kind as [layout, stage]."""
-        stops = np.cumsum(layouts, axis=1)
-        held = {}
-        for kind in self.kinds:
-            before = np.cumsum([0, *(own == kind for own in self.request.model.layer_kinds)])
-            held[kind] = before[stops] - before[stops - layouts]
-        return held
-
-    def makespan_bounds(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Step time of layouts [layout, stage] at least, without recompute: the longest known chain. [s]."""
-        makespan = self._makespans(self._stage_passes(layouts))
-        return np.asarray((makespan + self._fixed_s) * self._growth)
-
-    def _makespans(self, passes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Longest known chain of each layout. [s].
-
-        Two-way schedules average two ranks, so the mean of all ranks stands for the busiest.
-        """
-        if self.schedule in BIDIRECTIONAL:
-            return np.asarray(self.m * np.sum(passes, axis=(1, 2)) / self.p)
-        chains = self.chains.matrix(self.schedule, self.p, self.v, self.m)
-        return np.asarray(np.max(passes.reshape(len(passes), -1) @ chains.T, axis=1))
-
-    def _stage_passes(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Forward, input-gradient and weight-gradient seconds as [layout, stage, phase]."""
-        passes = np.zeros((*layouts.shape, 3)) + np.array(self.engine[:3])
-        for kind, held in self._kinds_held(layouts).items():
-            passes += held[:, :, None] * np.array(self.kinds[kind][:3])
-        passes[:, 0] += self.first[:3]
-        passes[:, -1] += self.last[:3]
-        return np.asarray(passes)
 
     def finish(self, makespan_s: float, tail_s: float) -> float:
         """The step of a pipeline's makespan and what follows it. [s]."""
@@ -248,7 +257,7 @@ class SettingPrice:
             return None
         if self.values["recompute"] == "none":
             return (0,) * self.p
-        if not self.may_skip_recompute:
+        if not may_skip_recompute(self.request):
             return tuple(held) if all(h in fits for h, fits in zip(held, fitting, strict=True)) else None
         if all(0 in fits for fits in fitting):
             return None
@@ -329,11 +338,6 @@ class SettingPrice:
         total = stage_memory(load, self.setting, self.request, ranks).total
         return np.broadcast_to(total, (len(loads), tried.shape[1]))
 
-    @cached_property
-    def may_skip_recompute(self) -> bool:
-        """Whether the user's pins admit a plan without recompute."""
-        return all(pin.admits("none") for pin in self.request.pins if pin.field == "recompute")
-
     def _kinds_between(self, start: int, stop: int) -> dict[LayerKind, int]:
         if len(self.kinds) == 1:
             return {next(iter(self.kinds)): stop - start} if stop > start else {}
@@ -361,7 +365,7 @@ class SettingPrice:
                 total[phase] += times[phase] * count
             total[1] += times[3] * share * count
         for phase in range(3):
-            total[phase] += self.first[phase] * load.embedding + self.last[phase] * load.head
+            total[phase] += self.embedding[phase] * load.embedding + self.head[phase] * load.head
         return total[0], total[1], total[2]
 
 

@@ -8,6 +8,7 @@ from itertools import product
 from math import floor
 
 import numpy as np
+import numpy.typing as npt
 
 from planner.cost.data_parallel import tail_time
 from planner.cost.memory import stage_memory
@@ -50,17 +51,17 @@ def rank_loads(price: SettingPrice, worth_s: float) -> list[list[RankLoad]]:
     Two-way schedules share memory and work between mirrored ranks: there no load is left out, and what
     follows the pipeline counts as nothing.
     """
-    loads = []
-    known: dict[Ends, tuple[list[Kinds], list[float]]] = {}
+    by_ends: dict[Ends, list[int]] = {}
     for rank in range(price.p):
         ends = (int((rank, 0) == price.order[0]), int(rank == price.order[-1][0]))
-        if ends not in known:
-            kinds = list(_bearable(price, ends, worth_s))
-            known[ends] = kinds, _tails(price, ends, kinds).tolist()
-        kinds, tails = known[ends]
-        least = _least_recomputed(price, rank, ends, kinds)
-        rows = zip(kinds, least, tails, strict=True)
-        loads.append([RankLoad(held, again, tail) for held, again, tail in rows if again is not None])
+        by_ends.setdefault(ends, []).append(rank)
+    loads: list[list[RankLoad]] = [[] for _ in range(price.p)]
+    for ends, ranks in by_ends.items():
+        kinds = list(_bearable(price, ends, worth_s))
+        tails = _tails(price, ends, kinds).tolist()
+        for rank, least in zip(ranks, _least_recomputed(price, ranks, ends, kinds), strict=True):
+            rows = zip(kinds, least, tails, strict=True)
+            loads[rank] = [RankLoad(held, again, tail) for held, again, tail in rows if again is not None]
     return loads
 
 
@@ -71,7 +72,9 @@ def _bearable(price: SettingPrice, ends: Ends, worth_s: float) -> Iterator[Kinds
     seconds = [sum(phases[:3]) for phases in price.kinds.values()]
     growth = price.finish(1.0, 0.0) - price.finish(0.0, 0.0)
     makespan = (worth_s - price.finish(0.0, 0.0)) / growth * (1 + ROUND_OFF)
-    paid = sum(price.engine[:3]) * price.v + ends[0] * sum(price.first[:3]) + ends[1] * sum(price.last[:3])
+    paid = (
+        sum(price.engine[:3]) * price.v + ends[0] * sum(price.embedding[:3]) + ends[1] * sum(price.head[:3])
+    )
     spare = makespan / price.m - paid
     if price.schedule in BIDIRECTIONAL:
         spare = sum(count * each for count, each in zip(counts, seconds, strict=True)) * (1 + ROUND_OFF)
@@ -98,7 +101,11 @@ def _tails(price: SettingPrice, ends: Ends, kinds: list[Kinds]) -> Floats:
     )  # fmt: skip
     again = price.values["recompute"] != "none"
     forward, backward = np.zeros(len(kinds)), np.zeros(len(kinds))
-    parts = [*zip(columns, price.kinds.values(), strict=True), (ends[0], price.first), (ends[1], price.last)]
+    parts = [
+        *zip(columns, price.kinds.values(), strict=True),
+        (ends[0], price.embedding),
+        (ends[1], price.head),
+    ]
     for count, phases in parts:
         forward = forward + count * phases[0]
         backward = backward + count * (phases[1] + phases[2] + again * phases[3])
@@ -109,26 +116,39 @@ def _tails(price: SettingPrice, ends: Ends, kinds: list[Kinds]) -> Floats:
     return np.asarray(np.broadcast_to(tail, (len(kinds),)))
 
 
-def _least_recomputed(price: SettingPrice, rank: int, ends: Ends, kinds: list[Kinds]) -> list[int | None]:
-    """Fewest recomputed layers with which each load fits on the rank, None where it never does."""
+def _least_recomputed(
+    price: SettingPrice, ranks: list[int], ends: Ends, kinds: list[Kinds]
+) -> list[list[int | None]]:
+    """Fewest recomputed layers with which each load fits, as [rank][load], None where it never does."""
     if price.schedule in BIDIRECTIONAL:
-        return [0] * len(kinds)
-    least: list[int | None] = [None] * len(kinds)
+        return [[0] * len(kinds) for _ in ranks]
+    least: list[list[int | None]] = [[None] * len(kinds) for _ in ranks]
     groups: dict[tuple[bool, ...], list[int]] = {}
     for index, held in enumerate(kinds):
         groups.setdefault(tuple(count > 0 for count in held), []).append(index)
     for held_kinds, members in groups.items():
-        columns = np.array([kinds[index] for index in members]).T[:, :, None]
-        total = np.sum(columns, axis=0)
-        most = int(total.max()) if price.values["recompute"] != "none" else 0
-        tried = np.arange(most + 1, dtype=np.float64)[None, :]
-        named = zip(price.kinds, columns, held_kinds, strict=True)
-        load = ChunkLoad(
-            {kind: column for kind, column, is_held in named if is_held}, tried, ends[0], ends[1],
-            price.request.model.mtp_depth * ends[1],
-        )  # fmt: skip
-        needed = stage_memory(load, price.setting, price.request, rank).total
-        fits = (needed <= price.request.cluster.usable_hbm_bytes) & (tried <= total)
-        for index, row in zip(members, fits, strict=True):
-            least[index] = int(np.argmax(row)) if row.any() else None
+        fits = _fits(price, ranks, ends, np.array([kinds[index] for index in members]).T, held_kinds)
+        fewest, any_fit = np.argmax(fits, axis=2), np.any(fits, axis=2)
+        for place in range(len(ranks)):
+            for column, index in enumerate(members):
+                if any_fit[place, column]:
+                    least[place][index] = int(fewest[place, column])
     return least
+
+
+def _fits(
+    price: SettingPrice, ranks: list[int], ends: Ends, counts: npt.NDArray[np.int64], held: tuple[bool, ...]
+) -> npt.NDArray[np.bool_]:
+    """Whether loads fit as [rank, load, recomputed layers]; ``counts`` is [kind, load]."""
+    columns = counts[:, None, :, None]
+    total = np.sum(columns, axis=0)
+    most = int(total.max()) if price.values["recompute"] != "none" else 0
+    tried = np.arange(most + 1, dtype=np.float64)[None, None, :]
+    named = zip(price.kinds, columns, held, strict=True)
+    load = ChunkLoad(
+        {kind: column for kind, column, is_held in named if is_held}, tried, ends[0], ends[1],
+        price.request.model.mtp_depth * ends[1],
+    )  # fmt: skip
+    needed = stage_memory(load, price.setting, price.request, np.array(ranks)[:, None, None]).total
+    fits = (needed <= price.request.cluster.usable_hbm_bytes) & (tried <= total)
+    return np.broadcast_to(fits, (len(ranks), counts.shape[1], most + 1))

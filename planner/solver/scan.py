@@ -42,24 +42,30 @@ class Bounds:
     """What follows the makespan where the busiest rank works ``busiest_s``."""
     busiest_s: Floats
     """Of a micro-batch."""
+    first: Floats
+    """Layers that each chunk recomputes, where that is one number for all chunks; 0 elsewhere. [1]"""
 
     def take(self, chosen: npt.NDArray[Any]) -> Bounds:
         """Those of some settings."""
-        return Bounds(self.step_s[chosen], self.tail_s[chosen], self.busiest_s[chosen])
+        return Bounds(
+            self.step_s[chosen], self.tail_s[chosen], self.busiest_s[chosen], self.first[chosen]
+        )  # fmt: skip
 
     def put(self, chosen: npt.NDArray[Any], other: Bounds) -> None:
         """Replace those of some settings."""
         self.step_s[chosen], self.tail_s[chosen] = other.step_s, other.tail_s
-        self.busiest_s[chosen] = other.busiest_s
+        self.busiest_s[chosen], self.first[chosen] = other.busiest_s, other.first
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Settings with lower bounds."""
+    """Settings with lower bounds; ``fixed`` and ``growth`` make a step of a makespan (``_Partial``)."""
 
     rows: Rows
     bounds: Bounds
     work: WorkTimes
+    fixed: Floats
+    growth: Floats
 
     @property
     def bound_s(self) -> Floats:
@@ -235,7 +241,8 @@ class Scan:
         keep = np.flatnonzero(bounds.step_s <= limit_s)
         partial, bounds = self._within_memory(partial.take(keep), first[keep], bounds.take(keep))
         keep = np.flatnonzero(bounds.step_s <= limit_s)
-        return Candidates(partial.rows.take(keep), bounds.take(keep), partial.work.take(keep))
+        kept = partial.take(keep)
+        return Candidates(kept.rows, bounds.take(keep), kept.work, kept.fixed, kept.growth)
 
     def _within_memory(self, partial: _Partial, first: Floats, bounds: Bounds) -> tuple[_Partial, Bounds]:
         """Floors and bounds raised to what the layouts that fit allow."""
@@ -258,7 +265,7 @@ class Scan:
         surely = with_recompute(rows, partial.work, first)
         pipeline = pipeline_bound(rows, surely, self._recomputes_all(rows))
         seconds, tail = bound_with_tail(rows, surely, pipeline, partial.floor, self.request)
-        return Bounds(partial.step(seconds), tail, pipeline.busiest.least)
+        return Bounds(partial.step(seconds), tail, pipeline.busiest.least, first.copy())
 
     def _recomputes_parts(self, rows: Rows) -> Floats:
         """1 where the framework recomputes the first n >= 1 layers of every chunk, 0 elsewhere."""

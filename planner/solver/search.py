@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,10 +23,11 @@ from planner.solver.first_chains import ChainPool
 from planner.solver.layouts import near_even
 from planner.solver.master import Master
 from planner.solver.preference import NEVER, WEIGHTED_GOALS, goal_weight, least_simplicity, simplicity
-from planner.solver.price import SettingPrice
+from planner.solver.price import Known, SettingPrice
 from planner.solver.result import Estimate, PlanResult, Status
 from planner.solver.scale import MICROSECOND_S, gap_pct, microseconds_down, microseconds_up
 from planner.solver.scan import Candidates, Scan
+from planner.solver.sieve import ALIKE, sifted
 from planner.solver.space import FIELDS, Rows
 from planner.solver.stage_model import refine
 from planner.solver.stages import best_layout, is_exhaustive
@@ -44,6 +46,10 @@ KINDS = ("tensor_parallel", "context_parallel", "expert_parallel", "precision", 
 """Of work rows that agree in these, the first look takes the fastest."""
 MOST_TRIED, TRIES = 1024, 2
 """Kinds of settings of a first look, and how many of one family are priced."""
+SIFTED_AFTER = frozenset({2, 8, 32, 128, 512, 2048})
+"""Candidates priced in vain after which those alike are bounded anew."""
+FAR = 1.5
+"""Above the best bound by this factor, the limit is worth pricing a few more plans of every family."""
 NEAR_BEST = 1.01
 """Plans within 1 % count as equally fast when the simplest is preferred."""
 
@@ -71,6 +77,8 @@ class Entry:
     """Of the simplest of its layouts."""
     least_us: int
     """Lower bound of the layout that stands for it (``best_layout``)."""
+    alike: int
+    """Key of the fields that candidates with the same layouts and chains share."""
     values: dict[str, object] = field(default_factory=dict)
     priced: bool = False
     objective_us: int = NEVER
@@ -113,6 +121,8 @@ class Search:
         self._floors_s: dict[tuple[int, ...], float] = {}
         self._passed: list[int] = []
         self._chains = ChainPool()
+        self._alike: defaultdict[int, list[Entry]] = defaultdict(list)
+        self._in_vain: Counter[int] = Counter()
         self._stopped = False
 
     def run(self) -> PlanResult:
@@ -179,7 +189,7 @@ class Search:
             given_up += not entry.exhaustive
 
     def _refine_entry(self, entry: Entry, best_us: int) -> None:
-        price = SettingPrice(entry.values, entry.source.work, entry.index, self._request, self._chains)
+        price = self._setting_price(entry, entry.values)
         weight = self._weight(entry)
         most = FAR_ABOVE * entry.bound_us * price.p + 1
         worth_s = min(best_us, most) * MICROSECOND_S / weight
@@ -221,6 +231,8 @@ class Search:
                 self._passed = []
             elif not self._heap or self._heap[0][0] >= self._unscanned_us():
                 self._widen()
+                if self._heap and self._limit_us() > FAR * self._heap[0][0]:
+                    self._dive()
             else:
                 self._consider(heapq.heappop(self._heap)[1])
 
@@ -244,8 +256,29 @@ class Search:
             self._raise(entry)
         if entry.least_us < self._worth_us(entry):
             self._price(entry)
+            self._sift(entry)
         if entry.plan is None:
             self._passed.append(number)
+
+    def _sift(self, priced: Entry) -> None:
+        """Raise the bounds of waiting candidates alike when a few of them have been priced in vain."""
+        key = priced.alike
+        self._in_vain[key] += priced.plan is None
+        if priced.plan is not None or self._in_vain[key] not in SIFTED_AFTER:
+            return
+        price = self._setting_price(priced, priced.values)
+        limit = self._limit_us()
+        waiting = [entry for entry in self._alike[key] if not entry.priced and entry.least_us < limit]
+        sources = {id(entry.source): entry.source for entry in waiting}
+        for identity, source in sources.items():
+            entries = [entry for entry in waiting if id(entry.source) == identity]
+            chosen = np.array([entry.index for entry in entries])
+            bounds = sifted(price, source, chosen)
+            if bounds is None:
+                return
+            weighted = bounds * goal_weight(source.rows.take(chosen), self._request)
+            for entry, bound in zip(entries, microseconds_down(weighted).tolist(), strict=True):
+                entry.least_us = max(entry.least_us, bound)
 
     def _raise(self, entry: Entry) -> None:
         """Raise the candidate's bound to the work of its balanced layout, where that one stands for it.
@@ -257,13 +290,20 @@ class Search:
         group = tuple(int(rows.codes[name][at]) for name in SHARED)
         if group not in self._floors_s:
             values = self._values(entry)
-            price = SettingPrice(values, entry.source.work, at, self._request, self._chains)
+            price = self._setting_price(entry, values)
             if is_exhaustive(price) or values["zero_stage"] >= 2:
                 return
             self._floors_s[group] = float(price.makespan_bounds(np.array([near_even(price)]))[0])
         entry.least_us = max(
             entry.least_us, int(microseconds_down(self._floors_s[group] * self._weight(entry)))
         )
+
+    def _setting_price(self, entry: Entry, values: dict[str, Any]) -> SettingPrice:
+        bounds, at = entry.source.bounds, entry.index
+        known = Known(
+            self._chains, float(bounds.tail_s[at]), float(bounds.busiest_s[at]), int(bounds.first[at])
+        )
+        return SettingPrice(values, entry.source.work, at, self._request, known)
 
     def _values(self, entry: Entry) -> dict[str, Any]:
         rows = entry.source.rows
@@ -342,20 +382,23 @@ class Search:
         bounds = microseconds_down(found.bound_s * goal_weight(found.rows, self._request)).tolist()
         scores = least_simplicity(found.rows).tolist()
         families = zip(*columns, strict=True)
-        for index, (bound, family, score) in enumerate(zip(bounds, families, scores, strict=True)):
+        alike = found.rows.key(ALIKE).tolist()
+        for index, (bound, family, score, key) in enumerate(
+            zip(bounds, families, scores, alike, strict=True)
+        ):
             heapq.heappush(self._heap, (bound, len(self._entries)))
-            self._entries.append(Entry(found, index, bound, family, score, bound))
+            entry = Entry(found, index, bound, family, score, bound, key)
+            self._entries.append(entry)
+            self._alike[key].append(entry)
 
     def _price(self, entry: Entry) -> None:
         entry.values = self._values(entry)
-        price = SettingPrice(entry.values, entry.source.work, entry.index, self._request, self._chains)
+        price = self._setting_price(entry, entry.values)
         entry.priced = True
         entry.exhaustive = is_exhaustive(price)
         weight = self._weight(entry)
         worth = self._worth_us(entry)
-        bounds, at = entry.source.bounds, entry.index
-        tail_s, busiest_s = float(bounds.tail_s[at]), float(bounds.busiest_s[at])
-        found = best_layout(price, int(min(worth / weight + 1, NEVER)), tail_s, busiest_s)
+        found = best_layout(price, int(min(worth / weight + 1, NEVER)))
         entry.least_us = max(entry.least_us, worth)
         if found is not None:
             self._accept(entry, price.plan(found[1]), found[0] * weight)

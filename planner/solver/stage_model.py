@@ -17,6 +17,7 @@ from planner.cost.critical_path import Chain, critical_path
 from planner.cost.orders import BIDIRECTIONAL
 from planner.solver.cp_sat import cp_model
 from planner.solver.first_chains import ADAPTIVE, first_chains
+from planner.solver.layout_passes import may_skip_recompute
 from planner.solver.layouts import counts_allowed
 from planner.solver.price import Layout, SettingPrice
 from planner.solver.rank_loads import RankLoad, rank_loads
@@ -73,7 +74,7 @@ def _firsts(price: SettingPrice, loads: list[list[RankLoad]]) -> list[int | None
     """Numbers of layers that each chunk recomputes, where the framework has one number for all chunks."""
     limits = price.request.framework.limits
     partial = limits.recomputes_partially(price.values["recompute"])
-    if not partial or limits.recompute_per_stage or not price.may_skip_recompute:
+    if not partial or limits.recompute_per_stage or not may_skip_recompute(price.request):
         return [None]
     least = max(min(row.least_recomputed for row in rows) for rows in loads)
     most = max(row.num_layers for rows in loads for row in rows)
@@ -229,7 +230,7 @@ class StageModel:
             return dict.fromkeys(held, 0)
         limits = price.request.framework.limits
         partial = limits.recomputes_partially(price.values["recompute"])
-        if not price.may_skip_recompute or not (partial or limits.recompute_per_stage):
+        if not may_skip_recompute(price.request) or not (partial or limits.recompute_per_stage):
             return held
         again = {place: model.new_int_var(0, price.request.model.num_layers, "") for place in held}
         model.add(sum(again.values()) >= 1)
@@ -310,7 +311,7 @@ class StageModel:
         stage, price = self._stage_of[place], self._price
         seconds = 0.0
         if stage == 0:
-            seconds += sum(times[phase] * price.first[phase] for phase in range(3))
+            seconds += sum(times[phase] * price.embedding[phase] for phase in range(3))
         if stage == len(price.order) - 1:
-            seconds += sum(times[phase] * price.last[phase] for phase in range(3))
+            seconds += sum(times[phase] * price.head[phase] for phase in range(3))
         return seconds

@@ -9,25 +9,18 @@ from planner.solver.price import Layout, SettingPrice
 from planner.solver.scale import MICROSECOND_S
 
 
-def best_layout(
-    price: SettingPrice, worth_us: int, tail_s: float = 0.0, busiest_s: float = 0.0
-) -> tuple[float, Layout] | None:
+def best_layout(price: SettingPrice, worth_us: int) -> tuple[float, Layout] | None:
     """The layout with the least step time [s], if one is below ``worth_us`` and fits.
 
     Every layout is priced where they can be listed. Otherwise it is the balanced one;
     ``stage_model.refine`` searches the others where they could matter.
-
-    Parameters
-    ----------
-    tail_s, busiest_s
-        Lower bound of what follows the makespan (``SettingPrice.bounds``). [s]
     """
     layouts = every_layout(price)
     if layouts is None:
         layouts = np.array([near_even(price)])
     best: tuple[float, Layout] | None = None
     worth_s = worth_us * MICROSECOND_S
-    layouts = layouts[price.bounds(layouts, tail_s, busiest_s) < worth_s]
+    layouts = layouts[price.bounds(layouts) < worth_s]
     if not len(layouts):
         return None
     after = price.tails(layouts)
@@ -53,8 +46,13 @@ def _priced(price: SettingPrice, layers: tuple[int, ...], worth_s: float) -> tup
     if recomputed is None:
         return None
     layout = Layout(layers, recomputed)
+    if price.least_seconds(layout) >= worth_s:
+        return None
     seconds = price.seconds(layout, worth_s)
-    return (seconds, layout) if seconds < worth_s else None
+    if seconds < worth_s:
+        return seconds, layout
+    price.learn(layout)
+    return None
 
 
 def is_exhaustive(price: SettingPrice) -> bool:

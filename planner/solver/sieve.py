@@ -1,0 +1,57 @@
+"""Bounds of many waiting candidates at once, from the chains that layouts of others ran into."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.solver.bounds import with_tail
+from planner.solver.layout_passes import Counts, kinds_held, least_passes, surely_recomputed
+from planner.solver.layouts import every_layout
+from planner.solver.price import SettingPrice
+from planner.solver.scan import Candidates
+from planner.solver.tables import Floats
+
+ALIKE = ("schedule", "pipeline_parallel", "virtual_stages", "num_microbatches", "recompute")
+"""Fields of candidates that share their layouts and chains."""
+MOST_CELLS = 2_000_000
+"""Stages of layouts of candidates that are looked at together: 50 MB."""
+
+
+def sifted(price: SettingPrice, source: Candidates, chosen: npt.NDArray[np.int64]) -> Floats | None:
+    """Lower bounds of candidates alike, over every layout; None where layouts cannot be listed. [s].
+
+    Parameters
+    ----------
+    price
+        Any of them.
+    chosen
+        Their places in ``source``.
+    """
+    layouts = every_layout(price)
+    if layouts is None or not len(layouts):
+        return None
+    bounds = source.bounds
+    makespans = np.zeros(len(chosen))
+    for first in np.unique(bounds.first[chosen]).tolist():
+        own = np.flatnonzero(bounds.first[chosen] == first)
+        makespans[own] = _makespans(price, source, chosen[own], layouts, int(first))
+    makespans = with_tail(
+        source.rows.take(chosen), makespans, bounds.tail_s[chosen], bounds.busiest_s[chosen]
+    )
+    return np.asarray((makespans + source.fixed[chosen]) * source.growth[chosen])
+
+
+def _makespans(
+    price: SettingPrice, source: Candidates, chosen: npt.NDArray[np.int64], layouts: Counts, first: int
+) -> Floats:
+    """Longest chain of each candidate's best layout. [s]."""
+    held = kinds_held(layouts, price.request.model)
+    again = surely_recomputed(layouts, price.values["recompute"], first, price.request)
+    makespans = np.zeros(len(chosen))
+    step = max(MOST_CELLS // layouts.size, 1)
+    for start in range(0, len(chosen), step):
+        passes = least_passes(held, again, source.work, chosen[start : start + step], price.v)
+        longest = price.chains.longest(passes, price.schedule, price.p, price.v, price.m)
+        makespans[start : start + step] = np.min(longest, axis=1)
+    return makespans
