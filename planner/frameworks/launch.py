@@ -279,6 +279,15 @@ def check_stages(pipeline_parallel: int, virtual_stages: int = 1) -> None:
         )
 
 
+def implied_expert_tensor(
+    request: PlanRequest, expert_parallel: int, tensor_parallel: int, said: int = 1
+) -> int:
+    """Expert-tensor ranks where a framework splits experts like any layer unless there are expert ranks."""
+    if expert_parallel > 1:
+        return said
+    return tensor_parallel if request.model.is_moe else 1
+
+
 def make_plan(**fields: Any) -> Plan:
     """Return a plan of values that were read from files.
 

@@ -290,12 +290,13 @@ def expert_tensor_ranks_suit_the_framework(
     request: PlanRequest, expert_tensor_parallel: Column, expert_parallel: Column, tensor_parallel: Column
 ) -> Column:
     """{request.framework.name} does not split experts over {expert_tensor_parallel} expert-tensor ranks
-    beside {expert_parallel} expert and {tensor_parallel} tensor ranks.
+    beside {expert_parallel} expert and {tensor_parallel} tensor ranks (without expert ranks, tensor ranks
+    split them like any layer).
     """
     limits, etp = request.framework.limits, np.asarray(expert_tensor_parallel)
     if not limits.expert_tensor_parallel:
-        as_dense = np.logical_and(np.asarray(expert_parallel) == 1, etp == tensor_parallel)
-        return np.logical_or(etp == 1, as_dense)
+        like_dense = np.logical_and(request.model.is_moe, np.asarray(expert_parallel) == 1)
+        return etp == np.where(like_dense, tensor_parallel, 1)
     if limits.expert_tensor_is_one_or_tensor:
         return np.logical_or(etp == 1, etp == tensor_parallel)
     return np.ones(np.shape(etp), dtype=bool)

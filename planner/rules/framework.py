@@ -226,6 +226,23 @@ def shard_groups_hold_the_context_ranks(
     return implies(applies, divides(context_parallel, shard_group_size))
 
 
+@rule(source="MaxText base.yml: weights are spread over fsdp, context and expert axes", field="zero_stage")
+def context_and_expert_ranks_shard_the_weights(
+    request: PlanRequest,
+    context_parallel: Column,
+    expert_parallel: Column,
+    zero_stage: Column,
+    shard_group_size: Column,
+) -> Column:
+    """{request.framework.name} shards weights over its {context_parallel} context x {expert_parallel} expert
+    ranks: that is ZeRO-3 with a shard group that is a multiple of them, not ZeRO-{zero_stage} over
+    {shard_group_size}.
+    """
+    ranks = np.asarray(context_parallel) * expert_parallel
+    whole = np.logical_and(np.asarray(zero_stage) == 3, divides(ranks, shard_group_size))
+    return implies(np.logical_and(request.framework.limits.context_and_experts_need_zero3, ranks > 1), whole)
+
+
 @rule(source="torchtitan 0.3: weight tying with a pipeline refused")
 def tied_embeddings_go_with_the_pipeline(request: PlanRequest, pipeline_parallel: Column) -> Column:
     """{request.model.name} ties its embedding to its head, and {request.framework.name} does not split
@@ -287,6 +304,7 @@ FRAMEWORK_RULES = (
     framework_has_sequence_parallelism,
     context_ranks_go_with_the_pipeline,
     shard_groups_hold_the_context_ranks,
+    context_and_expert_ranks_shard_the_weights,
     tied_embeddings_go_with_the_pipeline,
     framework_has_the_offload,
     optimizer_offload_needs_sharding,

@@ -54,6 +54,8 @@ class Limits(BaseModel):
     """Context ranks refuse a pipeline (Ulysses in DeepSpeed)."""
     context_is_sharded: bool = False
     """State is always sharded over the context ranks as well (FSDP over dp_shard x cp)."""
+    context_and_experts_need_zero3: bool = False
+    """Context and expert ranks shard all weights among them (MaxText's axes)."""
     moe_tensor_needs_sequence_parallel: bool = True
     offloads: tuple[Offload, ...] = ("none", "optimizer")
     precisions: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")

@@ -112,6 +112,7 @@ def random_plan(rng: random.Random, model: Model, profile: FrameworkProfile) -> 
         group = pick([size for size in range(2, group + 1) if group % size == 0])
     moe = model.is_moe
     recompute = pick(("none", *limits.recompute))
+    e = pick((1, 2, 4, 8)) if moe and limits.expert_parallel else 1
     plan = Plan(
         tensor_parallel=t,
         pipeline_parallel=p,
@@ -120,8 +121,8 @@ def random_plan(rng: random.Random, model: Model, profile: FrameworkProfile) -> 
         data_parallel=d,
         context_parallel=c,
         context_parallel_kind=pick(limits.context_parallel_kinds) if c > 1 else unused_kind(profile),
-        expert_parallel=pick((1, 2, 4, 8)) if moe and limits.expert_parallel else 1,
-        expert_tensor_parallel=pick((1, t)) if moe and limits.expert_tensor_parallel else 1,
+        expert_parallel=e,
+        expert_tensor_parallel=pick((1, t)) if moe and (limits.expert_tensor_parallel or e == 1) else 1,
         zero_stage=zero,
         shard_group_size=group,
         sequence_parallel=t > 1 and rng.random() < 0.7,

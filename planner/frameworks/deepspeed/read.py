@@ -12,6 +12,7 @@ from planner.frameworks.launch import (
     LaunchFile,
     collect,
     even_stages,
+    implied_expert_tensor,
     make_plan,
     positive,
     schedule_of,
@@ -130,7 +131,9 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         context_parallel=c,
         context_parallel_kind="all_to_all" if c > 1 else "ring",
         expert_parallel=launch.get("expert_parallel", 1),
-        expert_tensor_parallel=launch.get("expert_tensor_parallel", 1),
+        expert_tensor_parallel=implied_expert_tensor(
+            request, launch.get("expert_parallel", 1), t, launch.get("expert_tensor_parallel", 1)
+        ),
         zero_stage=zero,
         shard_group_size=d * c if zero else 1,
         micro_batch=b,

@@ -14,12 +14,12 @@ TIME = TimeHabits(
     # by tests/benchmarks/fit.py, 47 rows.
     attention_kernel="cudnn",
     kernel_efficiency=1.05,
-    elementwise_factor=1.2917,
-    tensor_comm_hidden_fraction=0.1242,
-    overlap_slowdown=0.2642,
-    attention_efficiency=0.8992,
-    step_overhead_s=0.0503,
-    straggler_per_doubling=0.0025,
+    elementwise_factor=1.1609,
+    tensor_comm_hidden_fraction=0.1297,
+    overlap_slowdown=0.2793,
+    attention_efficiency=0.9514,
+    step_overhead_s=0.0555,
+    straggler_per_doubling=0.0014,
 )
 
 MEMORY = MemoryHabits(
@@ -58,7 +58,7 @@ LIMITS = Limits(
     microbatches_multiple_of_stages=True,
     # activations between layers are split over the tensor axis (base.yml: activation_embed)
     sequence_parallel_required_with_tensor=True,
-    context_is_sharded=True,
+    context_and_experts_need_zero3=True,
     sharding_needs_replicas=True,
 )
 

@@ -16,6 +16,7 @@ from planner.frameworks.launch import (
     collect,
     degree,
     even_stages,
+    implied_expert_tensor,
     make_plan,
     one_of,
     positive,
@@ -116,6 +117,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     for size in sizes.values():
         devices *= size
     ep, c, p = sizes["expert"], sizes["context"] * sizes["sequence"], sizes["pipeline"]
+    t = sizes["tensor"] * sizes["tensor_sequence"]
     fsdp = sizes["fsdp"] * sizes["fsdp_transpose"]
     d = sizes["data"] * fsdp * ep
     zero, group = _sharding(launch, fsdp * ep * c, d)
@@ -125,7 +127,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     kinds = {word: kind for kind, word in STRATEGIES.items()}
     remat = {word: kind for kind, word in REMAT.items()}
     plan = make_plan(
-        tensor_parallel=sizes["tensor"] * sizes["tensor_sequence"],
+        tensor_parallel=t,
         pipeline_parallel=p,
         virtual_stages=v,
         schedule=schedule,
@@ -133,9 +135,10 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         context_parallel=c,
         context_parallel_kind=kinds[launch.get("context_parallel_kind", "all_gather")] if c > 1 else "ring",
         expert_parallel=ep,
+        expert_tensor_parallel=implied_expert_tensor(request, ep, t),
         zero_stage=zero,
         shard_group_size=group,
-        sequence_parallel=sizes["tensor"] * sizes["tensor_sequence"] > 1,
+        sequence_parallel=t > 1,
         micro_batch=b,
         num_microbatches=m,
         recompute=remat.get(launch.get("recompute", "full"), "selective"),

@@ -45,8 +45,6 @@ def slices(plan: Plan, request: PlanRequest) -> int:
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     """Return, in words, everything of the plan that MaxText has no key for."""
     problems = limit_problems(plan, request, PROFILE)
-    if plan.zero_stage < 3 and plan.context_parallel * plan.expert_parallel > 1:
-        problems.append("context and expert ranks always shard the weights, so they need ZeRO-3")
     if plan.zero_stage == 3 and plan.shard_group_size == 1:
         problems.append("one replica has nothing to shard: say ZeRO-0")
     if plan.zero_stage == 1 and plan.shard_group_size != plan.data_parallel:

@@ -17,6 +17,7 @@ from planner.frameworks.launch import (
     collect,
     degree,
     even_stages,
+    implied_expert_tensor,
     make_plan,
     microbatches,
     one_of,
@@ -187,7 +188,9 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         context_parallel=c,
         context_parallel_kind=launch.get("context_parallel_kind", "all_gather") if c > 1 else "ring",
         expert_parallel=launch.get("expert_parallel", 1),
-        expert_tensor_parallel=launch.get("expert_tensor_parallel", 1),
+        expert_tensor_parallel=implied_expert_tensor(
+            request, launch.get("expert_parallel", 1), t, launch.get("expert_tensor_parallel", 1)
+        ),
         zero_stage=zero,
         shard_group_size=group,
         sequence_parallel=launch.get("sequence_parallel", True) and t > 1,
