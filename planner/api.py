@@ -160,6 +160,49 @@ def ranked_plan(
     return result.plans[rank - 1].plan
 
 
+MOST_TRIED = 20
+"""Plans of the ranking that are looked at for one that the framework can express."""
+
+
+def expressible_plan(
+    request: PlanRequest, rank: int = 1, time_limit_s: float = 60.0, workers: int | None = None
+) -> tuple[Plan, list[str]]:
+    """Return the plan of one rank, or the next one that the framework can express, and what differs.
+
+    Where no plan of the ranking can be expressed, the one asked for is returned, so that writing it says why.
+
+    Raises
+    ------
+    NoPlan
+        Nothing fits the request.
+    BadInput
+        There are fewer plans than that.
+    """
+    from planner.explain.answer import find
+    from planner.frameworks.files import as_run, inexpressible
+    from planner.solver.evaluate import evaluate
+
+    first = ranked_plan(request, rank, time_limit_s, workers)
+    if first == as_run(first, request) and not inexpressible(first, request):
+        return first, []
+    plans = [one.plan for one in find(request, MOST_TRIED, time_limit_s, workers).plans]
+    for place, ranked in enumerate(plans[rank - 1 :], rank):
+        plan = as_run(ranked, request)
+        if not inexpressible(plan, request) and _is_legal(evaluate(plan, request)):
+            return plan, _differs(request, rank, place, plan == ranked)
+    return first, []
+
+
+def _is_legal(found: Estimate) -> bool:
+    return found.fits and not found.violations
+
+
+def _differs(request: PlanRequest, rank: int, place: int, same: bool) -> list[str]:
+    name = request.framework.name
+    said = [] if place == rank else [f"Plan {place} of the ranking: {name} cannot express those before it."]
+    return said if same else [*said, f"Layers stand on the stages where {name} itself places them."]
+
+
 def launch_files(given: Plan, request: PlanRequest) -> dict[str, str]:
     """Return file names and contents that start a plan with the request's framework."""
     from planner.frameworks.files import write
@@ -177,7 +220,7 @@ def review_files(paths: Sequence[str], asked: Question, search_s: float = 20.0) 
     """
     from planner.catalog.files import read_text
     from planner.frameworks.files import read_files
-    from planner.frameworks.lint import gpus_of, model_of, review
+    from planner.frameworks.lint import batch_of, gpus_of, model_of, review
 
     launch = read_files({path: read_text(Path(path)) for path in paths})
     said: dict[str, Any] = {}
@@ -187,6 +230,9 @@ def review_files(paths: Sequence[str], asked: Question, search_s: float = 20.0) 
         said["gpus"] = gpus_of(launch)
     if asked.framework is None:
         said["framework"] = launch.framework
+    gpus = said.get("gpus", asked.gpus)
+    if asked.global_batch is None and isinstance(gpus, int | str) and str(gpus).isdigit():
+        said["global_batch"] = batch_of(launch, int(gpus))
     return review(launch, replace(asked, **said).request(), search_s)
 
 

@@ -11,7 +11,7 @@ from planner.catalog import load_cluster, load_model
 from planner.errors import BadInput
 from planner.frameworks import load_framework
 from planner.frameworks.files import read_text
-from planner.frameworks.lint import Finding, format_findings, gpus_of, lint, model_of, review
+from planner.frameworks.lint import Finding, batch_of, format_findings, gpus_of, lint, model_of, review
 from planner.spec import PlanRequest, Workload
 
 SCRIPT = """#!/bin/bash
@@ -179,6 +179,14 @@ def test_layers_that_do_not_divide_name_the_stages_that_do() -> None:
 )
 def test_the_launcher_tells_the_gpus(launcher: str, gpus: int | None) -> None:
     assert gpus_of(read_text(SCRIPT.replace("torchrun", launcher), "run.sh")) == gpus
+
+
+@pytest.mark.parametrize(("accumulation", "batch"), [("", 16), ("gradient_accumulation_steps: 8", None)])
+def test_accelerate_accumulates_only_when_told(accumulation: str, batch: int | None) -> None:
+    source = f"distributed_type: FSDP\nnum_processes: 16\n{accumulation}\n"
+    launch = read_text(source, "config.yaml", "accelerate")
+    assert batch_of(launch, gpus_of(launch)) == batch
+    assert batch_of(read_text(SCRIPT, "run.sh"), 16) is None
 
 
 def test_a_model_is_read_from_the_script() -> None:

@@ -100,7 +100,21 @@ def gpus_of(launch: LaunchFile) -> int | None:
     """Return the ranks that the files start, None where they do not say it in numbers."""
     nodes, per_node = launch.get("launcher.nodes", 1), launch.get("launcher.processes_per_node")
     started = nodes * per_node if nodes and per_node else None
-    return launch.get("num_gpus", started)
+    said: int | None = launch.get("num_gpus", started)
+    return said
+
+
+ACCUMULATES_WHEN_TOLD = frozenset({"accelerate"})
+"""Frameworks whose configuration means one micro-batch a step unless it names more."""
+
+
+def batch_of(launch: LaunchFile, num_gpus: int | None) -> int | None:
+    """Return the sequences of a step that files imply by naming no accumulation, None where they do not."""
+    is_said = {"global_batch", "num_microbatches"} & set(launch.fields)
+    if num_gpus is None or is_said or launch.framework not in ACCUMULATES_WHEN_TOLD:
+        return None
+    ranks = int(launch.get("tensor_parallel", 1) * launch.get("context_parallel", 1))
+    return max(num_gpus // ranks, 1) * int(launch.get("micro_batch", 1))
 
 
 def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:
