@@ -28,14 +28,20 @@ from planner.cli.options import (
 @json_option
 def command(out: str | None, rank: int, path: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """Write what starts the plan with --framework: scripts, arguments, environment, rank map."""
-    from planner.api import launch_files, plan_file, ranked_plan
+    from planner.api import expressible_plan, launch_files, plan_file
     from planner.output import write_folder
     from planner.report.json import dumps
 
     limit, workers = options.pop("time_limit"), options.pop("workers")
     request = question(options).request()
-    plan = plan_file(path, request) if path else ranked_plan(request, rank, limit, workers)
+    said: list[str] = []
+    if path:
+        plan = plan_file(path, request)
+    else:
+        plan, said = expressible_plan(request, rank, limit, workers)
     files = launch_files(plan, request)
+    for sentence in said:
+        click.echo(sentence, err=True)
     if out is not None:
         write_folder(Path(out), files, force)
     if as_json:

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from planner.errors import BadInput, did_you_mean
 from planner.frameworks.detect import detect
-from planner.frameworks.launch import LaunchFile, merge
+from planner.frameworks.launch import LaunchFile, merge, stages_of
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -54,6 +54,16 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     """Return, in words, what the request's framework cannot express of the plan (empty: nothing)."""
     problems: list[str] = _module(request.framework.name, "write").inexpressible(plan, request)
     return problems
+
+
+def as_run(plan: Plan, request: PlanRequest) -> Plan:
+    """Return the plan as the request's framework runs it: nanotron takes no split of layers but its own."""
+    if request.framework.name != "nanotron" or plan.pipeline_parallel == 1:
+        return plan
+    from planner.frameworks.nanotron.split import split_layers
+
+    counts = split_layers(request.model, plan.pipeline_parallel)
+    return plan.model_copy(update={"stages": stages_of(counts, plan)})
 
 
 def read_text(source: str, path: str = "<text>", framework: str | None = None) -> LaunchFile:
