@@ -84,13 +84,15 @@ def exposed_hops(setting: Setting, request: PlanRequest) -> Any:
     Notes
     -----
     Blocking sends: ``2 (p-1) m / p + 2 (p-2)`` times the chunks of a rank; interleaved schedules that overlap
-    their sends: warm-up and flush only, ``2 (p v - 1)`` (physics 5.3, simulated).
+    their sends: warm-up and flush, ``2 (p v - 1)`` (physics 5.3, simulated), and of the steady state's what
+    the framework does not hide.
     """
     p, v, m = (
         np.asarray(x) for x in (setting.pipeline_parallel, setting.virtual_stages, setting.num_microbatches)
     )
     if setting.schedule == "interleaved" and request.framework.time.pipeline_sends_overlap:
-        hops = 2.0 * (p * v - 1)
+        shown = 1.0 - request.framework.time.pipeline_sends_hidden_fraction
+        hops = 2.0 * (p * v - 1) + shown * 2.0 * (p - 1) * m / p * v
     else:
         hops = (2.0 * (p - 1) * m / p + 2.0 * np.maximum(p - 2, 0)) * v
     return np.where(p > 1, hops, 0.0)

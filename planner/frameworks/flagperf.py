@@ -13,14 +13,14 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 10 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.8911,
-    elementwise_factor=1.2465,
-    tensor_comm_hidden_fraction=0.0932,
-    overlap_slowdown=0.23,
+    kernel_efficiency=0.8866,
+    elementwise_factor=1.2281,
+    tensor_comm_hidden_fraction=0.1092,
+    overlap_slowdown=0.2278,
     scatters_sends=True,
-    attention_efficiency=0.8549,
-    step_overhead_s=0.0445,
-    straggler_per_doubling=0.0031,
+    attention_efficiency=0.8884,
+    step_overhead_s=0.0477,
+    straggler_per_doubling=0.002,
 )
 
 MEMORY = MemoryHabits(

@@ -12,13 +12,13 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 88 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.935,
-    elementwise_factor=1.3814,
-    tensor_comm_hidden_fraction=0.0661,
-    overlap_slowdown=0.3204,
-    attention_efficiency=0.6487,
-    step_overhead_s=0.0547,
-    straggler_per_doubling=0.0031,
+    kernel_efficiency=0.9372,
+    elementwise_factor=1.375,
+    tensor_comm_hidden_fraction=0.076,
+    overlap_slowdown=0.3486,
+    attention_efficiency=0.6686,
+    step_overhead_s=0.0582,
+    straggler_per_doubling=0.002,
 )
 
 MEMORY = MemoryHabits(

@@ -14,19 +14,19 @@ TIME = TimeHabits(
     # tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl by
     # tests/benchmarks/fit.py, 15 rows.
     attention_kernel="ck",
-    kernel_efficiency=0.8495,
-    elementwise_factor=1.4274,
-    tensor_comm_hidden_fraction=0.0661,
+    kernel_efficiency=0.854,
+    elementwise_factor=1.3993,
+    tensor_comm_hidden_fraction=0.076,
     low_precision_gathers=True,
-    overlap_slowdown=0.2376,
+    overlap_slowdown=0.2365,
     scatters_sends=True,
-    expert_comm_hidden_fraction=0.083,
+    expert_comm_hidden_fraction=0.1234,
     deduplicates_dispatch=True,
     attention_efficiency=0.5,
-    expert_kernel_efficiency=0.7224,
-    kernels_per_moe_layer=282.8447,
-    step_overhead_s=0.0492,
-    straggler_per_doubling=0.0034,
+    expert_kernel_efficiency=0.7248,
+    kernels_per_moe_layer=272.0556,
+    step_overhead_s=0.053,
+    straggler_per_doubling=0.0022,
 )
 
 MEMORY = MemoryHabits(

@@ -216,6 +216,8 @@ class TimeHabits(BaseModel):
     """Largest message of gradient reduction and parameter gathering outside the layers; None: all at once."""
     pipeline_sends_overlap: bool = True
     """In the steady state of interleaved schedules."""
+    pipeline_sends_hidden_fraction: float = Field(default=1.0, ge=0, le=1)
+    """Share of those sends that is hidden."""
     scatters_sends: bool = False
     """A pipeline message is cut over the tensor ranks and gathered again in the next stage (Megatron)."""
     expert_comm_hidden_fraction: float = Field(default=0.0, ge=0, le=1)
@@ -236,16 +238,16 @@ class TimeHabits(BaseModel):
     expert_kernel_efficiency: float = Field(default=1.0, gt=0)
     """Rate of the experts' grouped products over plain ones (padding, many small problems)."""
     block_scaled_expert_efficiency: float | None = Field(default=None, gt=0)
-    """The same in MXFP8 and NVFP4 where one kernel permutes, multiplies, activates and casts; token counts stay
-    on the GPU, so that the host launches no more than for a dense layer (None: like other formats)."""
+    """The same in MXFP8 and NVFP4 where one kernel permutes, multiplies, activates and casts; counts of tokens
+    stay on the GPU, so that the host launches no more than for a dense layer (None: like other formats)."""
     kernels_per_layer: float = 60.0
     """Launches of one layer's forward pass; the backward pass has twice as many. The host-bound floor."""
     kernels_per_moe_layer: float = 150.0
     launch_factor: float = Field(default=1.0, ge=0)
     """Host time of one launch over the accelerator's figure (CUDA graphs: near 0)."""
     cross_node_launch_growth: float = Field(default=0.0, ge=0)
-    """Growth of the launch time, times t^1.25, when the pipeline spans nodes (NCCL's network threads take the
-    host's cores from the launching threads; t tensor ranks)."""
+    """Growth of the launch time, times t^1.25, when the pipeline spans nodes: NCCL's network threads take the
+    host's cores from the launching threads (t tensor ranks)."""
     send_stall_nodes: float | None = Field(default=None, gt=1)
     """Nodes from which on every blocking pipeline send stalls (None: never)."""
     send_stall_s: float = Field(default=0.0, ge=0)

@@ -90,7 +90,7 @@ class Sample:
 Values = dict[tuple[str, str], float]
 
 
-CLOCK = Habit(0.92, 0.10, 0.08, 0.5, 1.0, 0.03)
+CLOCK = Habit(0.92, 0.10, 0.12, 0.5, 1.0, 0.03)
 """Sustained over burst rate; the prior is a part at its power limit (physics 3.2)."""
 PARTS: dict[str, tuple[str, ...]] = {
     "a100-sxm-80gb": ("bf16",), "v100-sxm2-32gb": ("fp16",),
@@ -107,6 +107,11 @@ SHARED = {
     "h800-sxm-80gb": "h100-sxm-80gb",
 }
 """Parts that take another one's curves as they are."""
+UNMEASURED_PARTS: dict[str, tuple[str, ...]] = {
+    "h200-sxm-141gb": ("gemm.bf16",), "b300-sxm": ("gemm.fp8", "gemm.nvfp4"),
+    "tpu-v4": ("gemm.bf16", "attention"),
+}  # fmt: skip
+"""Curves at a burst clock without rows, on parts whose generation has some: they get its shared clock."""
 BORROWED = {"gb300-nvl72": 1.3, "b300-sxm": 1.0}
 """Curves of a part with a lower power limit: the fraction may pass one, within the vendor's peak."""
 
@@ -129,6 +134,8 @@ EXPERTS: dict[str, Habit] = {
     "expert_kernel_efficiency": Habit(0.85, 0.1, 0.1, 0.4, 1.0, 0.1),
 }
 """Of frameworks with rows of mixture-of-experts models."""
+SENDS = {"pipeline_sends_hidden_fraction": Habit(0.5, 0.25, 0.2, 0.0, 1.0, 0.2)}
+"""Of frameworks that interleave chunks and overlap their sends."""
 FUSED_EXPERTS = {"block_scaled_expert_efficiency": Habit(0.9, 0.1, 0.1, 0.4, 1.2, 0.1)}
 """Of frameworks whose current release has one kernel for block-scaled experts."""
 ENGINE = {"microbatch_overhead_s": Habit(0.002, 0.002, 0.003, 0.0, 0.02, 0.003)}
@@ -179,6 +186,7 @@ def framework_constants() -> list[Constant]:
         habits = dict(HABITS)
         habits |= OWN_KERNELS if name in OTHERS else {}
         habits |= EXPERTS if name in (*TRANSFORMER_ENGINE, "primus") else {}
+        habits |= SENDS if name in TRANSFORMER_ENGINE else {}
         habits |= FUSED_EXPERTS if name == "megatron-bridge" else {}
         habits |= ENGINE if name == "megatron-deepspeed" else {}
         habits |= EAGER_HOST if name == SWEPT else {}
@@ -315,6 +323,15 @@ def start_values() -> Values:
     return values
 
 
+def _clocks_of_generations(shared: dict[tuple[str, str], float]) -> Values:
+    """Shared clocks for the curves that no row measures."""
+    return {
+        (f"hw:{part}", name): min(shared[f"hw:{generation(part)}", name], 1.0)
+        for part, names in UNMEASURED_PARTS.items()
+        for name in names
+    }
+
+
 def main() -> None:
     """Fit, show, and with ``--write`` put the values into hardware files and framework profiles."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -340,9 +357,9 @@ def main() -> None:
 
         counts = Counter(tag for sample in rows for tag in sample.tags)
         counts = Counter({owner: n for owner, n in counts.items() if owner[3:] not in UNMEASURED})
-        pooled = {name: shared["fw", name] for name in (*HABITS, *OWN_KERNELS, *EXPERTS)}
+        pooled = {name: shared["fw", name] for name in (*HABITS, *OWN_KERNELS, *EXPERTS, *SENDS)}
         unmeasured = {(f"fw:{place}", name): value for place in UNMEASURED for name, value in pooled.items()}
-        write_values(values | unmeasured, dict(counts))
+        write_values(values | unmeasured | _clocks_of_generations(shared), dict(counts))
 
 
 if __name__ == "__main__":

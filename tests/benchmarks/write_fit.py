@@ -7,6 +7,8 @@ import textwrap
 from importlib import import_module
 from pathlib import Path
 
+from fit import UNMEASURED_PARTS
+
 from planner.catalog import load_accelerator
 from planner.frameworks import _PROFILE_MODULES
 from planner.spec.framework import TimeHabits
@@ -14,6 +16,8 @@ from planner.spec.framework import TimeHabits
 ROOT = Path(__file__).resolve().parents[2]
 NOTE = "fitted on tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py"
 DIGITS = 3
+FEWEST_ROWS = 3
+"""Of a part, that its own clock rests on."""
 
 
 def write_values(values: dict[tuple[str, str], float], rows: dict[str, int]) -> None:
@@ -28,24 +32,26 @@ def write_values(values: dict[tuple[str, str], float], rows: dict[str, int]) -> 
     """
     for (owner, name), value in values.items():
         kind, _, file = owner.partition(":")
-        if kind == "hw" and rows.get(owner, 0) >= 3:
-            _write_hardware(ROOT / "hardware" / f"{file}.toml", name, value, rows[owner])
+        if kind == "hw" and (file in UNMEASURED_PARTS or rows.get(owner, 0) >= FEWEST_ROWS):
+            told = "" if name in UNMEASURED_PARTS.get(file, ()) else f", {rows[owner]} rows"
+            told = f"{NOTE}{told or ', shared by its generation (no rows of its own)'}"
+            _write_hardware(ROOT / "hardware" / f"{file}.toml", name, value, told)
     for owner in {owner for owner, _ in values if owner.startswith("fw:")}:
         changed = {name: value for (place, name), value in values.items() if place == owner}
         _write_profile(owner.removeprefix("fw:"), changed, rows.get(owner, 0))
 
 
-def _write_hardware(path: Path, constant: str, value: float, rows: int) -> None:
+def _write_hardware(path: Path, constant: str, value: float, told: str) -> None:
     """Set ``sustained_fraction`` of one gemm table, or of every attention table, and say so in its source."""
     text = path.read_text()
     heading = r"\[attention\.\w+\]" if constant == "attention" else rf"\[{re.escape(constant)}\]"
     blocks = re.split(r"(?m)^(?=\[)", text)
     found = [index for index, block in enumerate(blocks) if re.match(heading, block)]
     for index in found:
-        blocks[index] = _with_value(blocks[index], value, rows)
+        blocks[index] = _with_value(blocks[index], value, told)
     if not found:
         blocks[-1] = blocks[-1].rstrip("\n") + "\n"
-        blocks += [_inherited(name, value, rows) for name in _inherited_tables(path.stem, constant)]
+        blocks += [_inherited(name, value, told) for name in _inherited_tables(path.stem, constant)]
     path.write_text("".join(blocks))
 
 
@@ -56,14 +62,14 @@ def _inherited_tables(part: str, constant: str) -> list[str]:
     return [constant]
 
 
-def _inherited(table: str, value: float, rows: int) -> str:
+def _inherited(table: str, value: float, told: str) -> str:
     return (
-        f'\n[{table}]\nsource = "curve of the base part; sustained clock: {NOTE}, {rows} rows"\n'
+        f'\n[{table}]\nsource = "curve of the base part; sustained clock: {told}"\n'
         f'origin = "fitted"\nsustained_fraction = {round(value, DIGITS)}\n'
     )
 
 
-def _with_value(block: str, value: float, rows: int) -> str:
+def _with_value(block: str, value: float, told: str) -> str:
     line = f"sustained_fraction = {round(value, DIGITS)}"
     if "sustained_fraction" in block:
         block = re.sub(r"(?m)^sustained_fraction = .*$", line, block)
@@ -71,7 +77,7 @@ def _with_value(block: str, value: float, rows: int) -> str:
         block = block.rstrip("\n") + f"\n{line}\n\n"
     block = re.sub(r"; sustained clock[^\"]*", "", block)
     block = re.sub(r"; sustained/burst clock[^\"]*", "", block)
-    return re.sub(r'(?m)^(source = "[^"]*)"', rf'\1; sustained clock: {NOTE}, {rows} rows"', block, count=1)
+    return re.sub(r'(?m)^(source = "[^"]*)"', rf'\1; sustained clock: {told}"', block, count=1)
 
 
 def _write_profile(framework: str, changed: dict[str, float], rows: int) -> None:

@@ -119,6 +119,12 @@ def test_hops_by_hand(tiny_dense: PlanRequest) -> None:
     two = Settings(pipeline_parallel=4, virtual_stages=2, num_microbatches=8, schedule="interleaved")
     assert exposed_hops(two, tiny_dense) == 14
     assert exposed_hops(Settings(), tiny_dense) == 0
+    # of the 2 * 3 * 8 / 4 * 2 = 24 of the steady state a quarter shows
+    time = tiny_dense.framework.time.model_copy(update={"pipeline_sends_hidden_fraction": 0.75})
+    shown = tiny_dense.model_copy(
+        update={"framework": tiny_dense.framework.model_copy(update={"time": time})}
+    )
+    assert exposed_hops(two, shown) == 14 + 6
 
 
 def test_sends_stall_from_a_number_of_nodes_on(tiny_dense: PlanRequest) -> None:
