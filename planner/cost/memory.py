@@ -235,7 +235,8 @@ def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
     a pipeline; in the warm-up of one (t <= p^2, observed; beyond 8 stages if the rest lasts as long, m > 2p),
     which gathers no more than its p - 1 passes over L / p layers and the embedding do unless the device is
     busy; in one of two stages only within a node, or where a layer keeps the device busy for longer than its
-    launches take the host. Without a steady state (m <= p) it takes a model that fits into the window whole.
+    launches take the host. Without a steady state (m <= p) it takes a pipeline and a model that fits into the
+    window whole.
     """
     p, t = np.asarray(setting.pipeline_parallel), np.asarray(setting.tensor_parallel)
     tokens = tokens_per_micro_batch(setting, request)
@@ -248,7 +249,8 @@ def _window_bytes(setting: Setting, request: PlanRequest) -> Any:
     m, layers = np.asarray(setting.num_microbatches), request.model.num_layers
     one_pass = GATHERED_BYTES * layers / p + EMBEDDED_BYTES
     is_steady = m > np.where((p > 8) & ~busy, 2 * p, p)
-    runs_ahead = runs_ahead & (is_steady | ((m <= p) & (GATHERED_BYTES * layers <= depth)))
+    is_small = (p > 1) & (m <= p) & (GATHERED_BYTES * layers <= depth)
+    runs_ahead = runs_ahead & (is_steady | is_small)
     depth = np.where((p > 2) & ~busy, np.minimum(depth, (p - 1) * one_pass), depth)
     depth = np.where(m > p, depth, np.minimum(depth, np.minimum(m, p) * one_pass))
     return np.where(runs_ahead & (t > 1), depth * h * tokens, 0.0)
