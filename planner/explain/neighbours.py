@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from planner.cost.words import setting_words
+from planner.errors import BadInput
 from planner.rules import TABULAR_RULES, mask
 from planner.spec import Plan, PlanRequest
+
+if TYPE_CHECKING:
+    from planner.solver.result import Estimate
 
 V_SCHEDULES = frozenset({"zb-v", "dualpipe-v"})
 """Schedules whose ranks hold two chunks."""
@@ -105,6 +109,19 @@ def why_unchanged(plan: Plan, field: str, value: Any, request: PlanRequest) -> s
 def adapted(plan: Plan, request: PlanRequest) -> Plan | None:
     """Return the plan with its replicas and micro-batches fitted to another cluster or batch."""
     return changed(plan, "tensor_parallel", plan.tensor_parallel, request)
+
+
+def adapted_price(plan: Plan, request: PlanRequest) -> Estimate | None:
+    """Price the plan under a changed request; None where it has no counterpart or cannot be scheduled."""
+    from planner.solver.evaluate import evaluate
+
+    ours = adapted(plan, request)
+    if ours is None:
+        return None
+    try:
+        return evaluate(ours, request)
+    except BadInput:  # a schedule that cannot run so many micro-batches has no price
+        return None
 
 
 def _follow_schedule(values: dict[str, Any], field: str) -> None:

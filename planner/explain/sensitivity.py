@@ -147,9 +147,8 @@ def _winner(
     best: Estimate, request: PlanRequest, parameter: Parameter, factor: float, seconds: float
 ) -> tuple[Plan | None, float] | None:
     """Another plan that wins at this factor and today's loss against it, or None when today's plan stays."""
-    from planner.explain.neighbours import adapted
+    from planner.explain.neighbours import adapted_price
     from planner.solver import solve
-    from planner.solver.evaluate import evaluate
 
     scaled = parameter.scaled(request, factor)
     if scaled is None:
@@ -159,11 +158,8 @@ def _winner(
         return None, float("inf")
     if same_plan(best.plan, other.plan):
         return None
-    ours = adapted(best.plan, scaled)
-    if ours is None:
-        return other.plan, float("inf")
-    priced = evaluate(ours, scaled)
-    if not (priced.is_legal and priced.fits):
+    priced = adapted_price(best.plan, scaled)
+    if priced is None or not priced.is_legal:
         return other.plan, float("inf")
     gain = percent(other, priced)
     return (other.plan, gain) if gain > 0 else None

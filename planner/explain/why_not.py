@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from planner.cost.words import plan_words
 from planner.explain.changes import DOMAIN_SIZE, PARAMETERS, Parameter
 from planner.explain.loss import Difference, loss_phrase, percent, time_differences
-from planner.explain.neighbours import adapted
+from planner.explain.neighbours import adapted_price
 from planner.spec import FrameworkProfile, Plan, PlanRequest
 
 if TYPE_CHECKING:
@@ -206,20 +206,12 @@ def race(best: Plan, other: Plan, request: PlanRequest) -> str:
     Returns
     -------
     str
-        ``wins`` (no slower), ``alone`` (only the second runs), or ``loses``.
+        ``wins`` (no slower), ``alone`` (the first breaks a rule or does not fit), or ``loses``, also where
+        one of them has no counterpart.
     """
-    from planner.solver.evaluate import evaluate
-
-    ours = adapted(other, request)
-    if ours is None:
+    challenger, champion = adapted_price(other, request), adapted_price(best, request)
+    if challenger is None or champion is None or not challenger.is_legal:
         return "loses"
-    challenger = evaluate(ours, request)
-    if not (challenger.is_legal and challenger.fits):
-        return "loses"
-    theirs = adapted(best, request)
-    if theirs is None:
-        return "alone"
-    champion = evaluate(theirs, request)
-    if not (champion.is_legal and champion.fits):
+    if not champion.is_legal:
         return "alone"
     return "wins" if percent(champion, challenger) <= 0 else "loses"
