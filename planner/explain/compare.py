@@ -53,7 +53,7 @@ class Comparison:
         """What a reader of the tables should know."""
         piped = max(self.first.plan.pipeline_parallel, self.second.plan.pipeline_parallel) > 1
         ends = [float(estimate.time.embedding_and_loss_s) for estimate in (self.first, self.second)]
-        if not piped or min(ends) > 0.5 * max(ends):
+        if not piped or min(ends) >= 0.5 * max(ends):
             return []
         return [
             "The busy terms are those of the pipeline rank that sets the pace. In one plan that rank holds "

@@ -87,7 +87,11 @@ class Conflict:
 
 
 def explain_conflict(
-    request: PlanRequest, *, seconds: float = 10.0, frameworks: Sequence[FrameworkProfile] = ()
+    request: PlanRequest,
+    *,
+    seconds: float = 10.0,
+    frameworks: Sequence[FrameworkProfile] = (),
+    without_pins: Estimate | None = None,
 ) -> Conflict:
     """Find a minimal conflict of an infeasible request and the cheapest relaxation of each kind.
 
@@ -97,6 +101,8 @@ def explain_conflict(
         Time limit of the conflict, and again of the relaxations. [s]
     frameworks
         Frameworks that could be used instead of the request's.
+    without_pins
+        The best plan of the request without its pins, where it is known.
     """
     from planner.solver.core import RuleCore
 
@@ -108,7 +114,7 @@ def explain_conflict(
     else:
         found = _memory_conflict(request, time.monotonic() + seconds)
     leanest = found.least_memory.plan if found.least_memory else None
-    relaxed = relaxations(request, found.names, seconds, leanest, frameworks)
+    relaxed = relaxations(request, found.names, seconds, leanest, frameworks, without_pins)
     return replace(found, relaxations=relaxed.found, hopeless=relaxed.hopeless)
 
 

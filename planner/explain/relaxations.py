@@ -90,6 +90,7 @@ def relaxations(
     seconds: float,
     leanest: Plan | None = None,
     frameworks: Sequence[FrameworkProfile] = (),
+    without_pins: Estimate | None = None,
 ) -> Relaxed:
     """Try every kind of change that touches the conflict; keep the smallest of each that works.
 
@@ -105,6 +106,8 @@ def relaxations(
         The plan with the smallest peak memory, where memory is part of the conflict.
     frameworks
         Frameworks that could be used instead.
+    without_pins
+        The best plan of the request without its pins, where it is known.
     """
     deadline = time.monotonic() + seconds
     found = [*_more_memory(request, conflict, leanest), *_more_host_memory(request, conflict, deadline)]
@@ -117,7 +120,8 @@ def relaxations(
             hopeless.append(_hopeless_words(ladder, is_settled, deadline))
     found = found or _pairs(request, conflict, deadline)
     faster_until = time.monotonic() + FASTER_SHARE * seconds
-    return Relaxed(tuple(_described(entry, faster_until) for entry in found), tuple(hopeless))
+    described = (_described(entry, faster_until, without_pins) for entry in found)
+    return Relaxed(tuple(described), tuple(hopeless))
 
 
 def _nearest(ladder: Ladder, deadline: float) -> tuple[_Working | None, bool]:
@@ -238,10 +242,12 @@ def _first_pair(steps: Sequence[Step], deadline: float) -> list[_Working]:
     return [] if working is None else [working]
 
 
-def _described(found: _Working, faster_until: float) -> Relaxation:
+def _described(found: _Working, faster_until: float, without_pins: Estimate | None) -> Relaxation:
     """The relaxation in its final words, with a faster plan than the witness where one is found in time."""
     from planner.solver.evaluate import evaluate
 
+    if found.kind == "pin" and not found.changed.pins and without_pins is not None:
+        return Relaxation(found.kind, found.change, without_pins, found.remark, is_best=True)
     best, is_best, change = evaluate(found.plan, found.changed), False, found.change
     if time.monotonic() < faster_until:
         best, is_best = _faster(best, found.changed)

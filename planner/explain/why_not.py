@@ -132,7 +132,8 @@ def why_not(
     if found.completion is None and found.settled:
         from planner.explain.conflict import explain_conflict
 
-        conflict = explain_conflict(request, seconds=seconds, frameworks=frameworks())
+        known = found.best if found.best_is_proven else None
+        conflict = explain_conflict(request, seconds=seconds, frameworks=frameworks(), without_pins=known)
         return replace(found, conflict=conflict)
     return replace(found, wins_with=_winning_changes(found))
 
