@@ -171,7 +171,7 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     return {
         "layer_input": 2.0 * h * region,
         "residual": 2.0 * h * region,
-        "norms": (2.0 if low else 4.0) * h * region,
+        "norms": (2.0 if low else 4.0) * h * region + _eager_norms(setting, request),
         "queries": copies * 2.0 * tokens * heads * key_width,
         "keys_values": copies * 2.0 * tokens * (_kv_heads(model, setting) * (key_width + value_dim)),
         "attention_core": tokens * (value_width * (core + regrouped) + 4.0 * heads),
@@ -179,6 +179,18 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
         "latent": _latent(model, tokens, region),
         "dropout": habits.dropout_mask_bytes * h * region,
     }
+
+
+def _eager_norms(setting: Setting, request: PlanRequest) -> Any:
+    """What RMS norms that are written out keep besides their outputs, those of queries and keys included."""
+    model, each = request.model, request.framework.memory.eager_norm_bytes
+    if model.norm != "rms" or not each:
+        return 0.0
+    tokens = tokens_per_micro_batch(setting, request)
+    heads = 0.0 if model.query_key_norm == "none" else model.num_heads / np.asarray(setting.tensor_parallel)
+    keys = 0.0 if model.query_key_norm == "none" else kv_heads_per_rank(model, setting)
+    hidden = model.norms_per_layer * model.hidden_size / token_region_divisor(setting)
+    return each * tokens * (hidden + (heads + keys) * model.head_dim)
 
 
 def _kv_heads(model: Model, setting: Setting) -> Any:

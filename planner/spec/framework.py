@@ -131,6 +131,8 @@ class MemoryHabits(BaseModel):
     """Transformer Engine keeps one 16-bit tensor per distinct weight shape."""
     activation_style: Literal["fused", "unfused"] = "fused"
     """Unfused: rotary embedding copies queries, keys and values, and the gate's activation is kept apart."""
+    eager_norm_bytes: float = 0.0
+    """Per element of a norm's input, kept besides where RMS norms are written out in fp32."""
     low_precision_activations: bool = True
     """In FP8 training the inputs of products are kept in one byte (Transformer Engine)."""
     low_precision_gate: bool = False
@@ -238,7 +240,7 @@ class TimeHabits(BaseModel):
     expert_kernel_efficiency: float = Field(default=1.0, gt=0)
     """Rate of the experts' grouped products over plain ones (padding, many small problems)."""
     block_scaled_expert_efficiency: float | None = Field(default=None, gt=0)
-    """The same in MXFP8 and NVFP4 where one kernel permutes, multiplies, activates and casts; counts of tokens
+    """The same in MXFP8 and NVFP4 where one kernel permutes, multiplies, activates, casts; counts of tokens
     stay on the GPU, so that the host launches no more than for a dense layer (None: like other formats)."""
     kernels_per_layer: float = 60.0
     """Launches of one layer's forward pass; the backward pass has twice as many. The host-bound floor."""

@@ -119,6 +119,22 @@ def test_full_recompute_keeps_the_input():
     assert layer.transient > layer.plain - layer.recomputed
 
 
+@pytest.mark.parametrize(("model", "hidden_states"), [("llama-3-8b", 28), ("qwen3-4b", 38)])
+def test_eager_layers_keep_as_much_as_was_measured(model, hidden_states):
+    # Published for Hugging Face's blocks, in hidden states of 16 bits a token and layer.
+    request = ask(model, framework="deepspeed")
+    kept = per_token(request, DENSE)
+    assert kept / (2 * request.model.hidden_size) == approx(hidden_states, rel=0.015)
+
+
+def test_written_out_norms_keep_six_bytes_an_element():
+    request = ask("llama-3-8b")
+    plain, eager = (per_token(with_habits(request, eager_norm_bytes=each), DENSE) for each in (0.0, 6.0))
+    assert eager - plain == approx(2 * 6 * 4096)  # two norms a layer
+    gpt = ask("gpt3-175b")  # a layer norm is one kernel everywhere
+    assert per_token(with_habits(gpt, eager_norm_bytes=6.0), DENSE) == per_token(gpt, DENSE)
+
+
 def test_selective_recompute_drops_what_it_names():
     request = ask("llama-3-8b")
     tokens, f = 4096, 14336

@@ -31,6 +31,9 @@ TIME = TimeHabits(
 
 MEMORY = MemoryHabits(
     sharded_weights_are_master=True,
+    # Hugging Face modelling code, as under DeepSpeed.
+    activation_style="unfused",
+    eager_norm_bytes=6.0,
     # ``no_sync`` between accumulation steps unless ``sync_each_batch`` is set: whole gradients add up.
     defers_reduction="always",
     loss_saved_bytes=6.0,

@@ -33,6 +33,9 @@ MEMORY = MemoryHabits(
     gradient_bytes=2.0,
     # Hugging Face modelling code: eager rotary embedding and SwiGLU, fp32 loss.
     activation_style="unfused",
+    # Its RMS norm keeps the input in fp32 and the normalised copy: 4 + 2 bytes. With both of a layer's norms,
+    # Llama 3 8B keeps 28 hidden states of 16 bits a token, and Qwen3 4B with those of queries and keys 38.
+    eager_norm_bytes=6.0,
     loss_saved_bytes=6.0,
     loss_peak_bytes=14.0,
     # Reduce and gather buckets of 5e8 elements (reduce_bucket_size, allgather_bucket_size), double-buffered.
