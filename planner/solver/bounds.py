@@ -114,22 +114,23 @@ def busiest_seconds(rows: Rows, work: WorkTimes, again: Any = 0.0) -> Busiest:
     work is one of these values, the smallest for which all ranks together have room for L layers; the
     next one up is the smallest of these values above it (one rank alone has only one). With several kinds
     the same holds as a lower bound for the most frequent kind (the others taken as free), and the mean
-    W / p is another. Two-way schedules average two ranks: the mean is all that holds.
+    W / p is another. Two-way schedules average two ranks: half of what such a pair works, a pair being one of
+    p / 2 that hold n layers, the first of them both ends.
     """
     engine = work.engine.total
-    mean = whole_model_seconds(work, again) / rows.values("pipeline_parallel").astype(np.float64)
+    pair = np.where(_in(rows, BIDIRECTIONAL), 2.0, 1.0)
+    mean = pair * whole_model_seconds(work, again) / rows.values("pipeline_parallel")
     kind = main_kind(work)
     count, layer, ends = work.counts[kind], layer_seconds(work, kind, again), _end_seconds(rows, work)
-    alike = mean if len(work.counts) == 1 else (count * layer + work.ends_seconds) * mean_share(rows)
+    alike = mean if len(work.counts) == 1 else pair * (count * layer + work.ends_seconds) * mean_share(rows)
     levels = np.sort(np.stack(_levels(alike, layer, ends)), axis=0)
     enough = _room(rows, layer, ends, levels) >= count
     least = np.min(np.where(enough, levels, np.inf), axis=0)
     second = np.min(np.where(enough & (levels > least * (1 + 1e-9)), levels, np.inf), axis=0)
-    two_way = _in(rows, BIDIRECTIONAL)
     if len(work.counts) > 1:
         least = second = np.maximum(mean, np.where(_alone(rows), 0.0, least))
     second = np.where(_alone(rows), np.inf, second)
-    return Busiest(np.where(two_way, mean, least) + engine, np.where(two_way, mean, second) + engine)
+    return Busiest(least / pair + engine, second / pair + engine)
 
 
 def with_recompute(rows: Rows, work: WorkTimes, first: Floats) -> WorkTimes:
@@ -169,7 +170,7 @@ def mean_share(rows: Rows) -> Floats:
 def _end_seconds(rows: Rows, work: WorkTimes) -> tuple[Floats, Floats]:
     """What the first and the last rank work beside layers; a V brings both ends to the first rank."""
     first, last = work.first.total, work.last.total
-    together = _in(rows, V_SHAPED) | (rows.values("pipeline_parallel") == 1)
+    together = _in(rows, V_SHAPED | BIDIRECTIONAL) | (rows.values("pipeline_parallel") == 1)
     return np.where(together, first + last, first), np.where(together, 0.0, last)
 
 
@@ -184,7 +185,7 @@ def _levels(mean: Floats, layer: Floats, ends: tuple[Floats, Floats]) -> list[Fl
 
 def _room(rows: Rows, layer: Floats, ends: tuple[Floats, Floats], level: Floats) -> Floats:
     """Layers that all ranks hold when none works more than ``level``; -inf when an end alone is more."""
-    p = rows.values("pipeline_parallel").astype(np.float64)
+    p = rows.values("pipeline_parallel") / np.where(_in(rows, BIDIRECTIONAL), 2.0, 1.0)
     slack = 1 + 1e-9
 
     def fits(end: Any) -> Floats:

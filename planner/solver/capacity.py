@@ -8,6 +8,8 @@ only on whether there are any. A few priced loads therefore give every load:
 
 ``layer`` and ``saved`` grow linearly with the micro-batches that the rank keeps in flight, so two ranks
 give all ranks.
+Under a two-way schedule two ranks hold the same two stages; a load is of both, all of it in the stage with
+fewer micro-batches in flight, and each rank counts for half of it.
 With several kinds of layer there are two lower bounds of what any mix needs, and both have to fit: the
 smallest figure stands for every layer; or the most frequent kind is placed alone, the others taken as free.
 """
@@ -69,17 +71,29 @@ def rank_memory(setting: Settings, request: PlanRequest) -> RankMemory:
 
 def _priced_kinds(setting: Settings, request: PlanRequest) -> dict[LayerKind, Floats]:
     """Bytes of the loads that determine all others, of each kind, as [load, rank 0 or last, setting]."""
-    p = np.asarray(setting.pipeline_parallel)
-    ranks = np.stack([np.zeros_like(p), p - 1])
+    ranks = _ends_of_pipeline(setting)
     loads = _LOADS if setting.recompute != "none" else _LOADS[: len(_LOADS) // 2]
     kinds, needing = dict.fromkeys(request.model.layer_kinds), without_waiting(request)
     return {kind: _priced(kind, loads, setting, needing, ranks) for kind in kinds}
 
 
+def _ends_of_pipeline(setting: Settings) -> Codes:
+    """The ranks that are priced: those with the most and the fewest micro-batches in flight."""
+    p = np.asarray(setting.pipeline_parallel)
+    return np.stack([p // 2 if setting.schedule in BIDIRECTIONAL else np.zeros_like(p), p - 1])
+
+
+def _in_flight(setting: Settings, ranks: Codes) -> Floats:
+    """Micro-batches in flight on each rank; on two ranks that share their stages, of the emptier stage."""
+    if setting.schedule not in BIDIRECTIONAL:
+        return np.asarray(activation_multiple(setting, ranks))
+    p, half = np.asarray(setting.pipeline_parallel), np.asarray(setting.num_microbatches) / 2
+    return np.asarray(np.minimum(np.minimum(p - ranks, ranks + 1), half))
+
+
 def _of_kinds(setting: Settings, priced: dict[LayerKind, Floats], counts: Counter[LayerKind]) -> RankMemory:
     """The smallest figure of some kinds of layer."""
-    p = np.asarray(setting.pipeline_parallel)
-    ranks = np.stack([np.zeros_like(p), p - 1])
+    ranks = _ends_of_pipeline(setting)
     bytes_of = [priced[kind] for kind in counts]
     one, two, first, last = (np.stack([priced[index] for priced in bytes_of]) for index in range(4))
     layer, saved = two - one, np.zeros_like(one)
@@ -95,7 +109,7 @@ def _of_kinds(setting: Settings, priced: dict[LayerKind, Floats], counts: Counte
         saved=np.max(saved, axis=0),
         first_end=np.min(first_end, axis=0)[0],
         last_end=np.min(last_end, axis=0)[1],
-        multiple=np.broadcast_to(activation_multiple(setting, ranks), ranks.shape),
+        multiple=np.broadcast_to(_in_flight(setting, ranks), ranks.shape),
         model=np.einsum("ks,k->s", np.min(layer - saved, axis=1), np.array([*counts.values()], dtype=float)),
         kinds=tuple(counts),
         num_layers=counts.total(),
@@ -123,7 +137,8 @@ def _priced(
     load = ChunkLoad(
         {kind: layers}, recomputed, embedding=first, head=last, mtp=request.model.mtp_depth * last
     )
-    total = stage_memory(load, setting, request, ranks).total
+    mirror = ChunkLoad() if setting.schedule in BIDIRECTIONAL else None
+    total = stage_memory(load, setting, request, ranks, mirror).total
     return np.broadcast_to(total, (len(loads), *ranks.shape))
 
 
@@ -135,7 +150,8 @@ def most_layers(setting: Settings, request: PlanRequest, memory: RankMemory) -> 
     free = request.cluster.usable_hbm_bytes - memory.fixed - _ends(setting, memory, ranks, p)
     with np.errstate(divide="ignore"):
         count = np.where(per_layer > 0, np.floor(free / per_layer * (1 + 1e-12)), MOST_LAYERS)
-    return np.where(ranks < p, np.clip(np.where(free < 0, -1.0, count), -1.0, MOST_LAYERS), 0.0)
+    count = np.clip(np.where(free < 0, -1.0, count), -1.0, MOST_LAYERS)
+    return np.where(ranks < p, count / _sharing(setting), 0.0)
 
 
 def fits_somehow(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
@@ -248,8 +264,9 @@ def recomputing_first(
 
     def held_with(first: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
-            holds = (free + first * setting.virtual_stages * np.maximum(saved, 0.0)) / layer
-        held = np.where(layer > 0, np.floor(holds * (1 + 1e-9)), MOST_LAYERS)
+            chunks = _sharing(setting) * np.asarray(setting.virtual_stages)
+            holds = (free + first * chunks * np.maximum(saved, 0.0)) / layer
+        held = np.where(layer > 0, np.floor(holds * (1 + 1e-9)), MOST_LAYERS) / _sharing(setting)
         return np.where(ranks < p, np.minimum(held, room), 0.0)
 
     return held_with
@@ -259,8 +276,15 @@ def _ends(
     setting: Settings, memory: RankMemory, ranks: npt.NDArray[np.int64], p: npt.NDArray[np.int64]
 ) -> Floats:
     """Bytes of the model's ends on each rank; a V brings both to rank 0."""
+    if setting.schedule in BIDIRECTIONAL:
+        return np.where((ranks == 0) | (ranks == p - 1), memory.first_end + memory.last_end, 0.0)
     last = np.zeros_like(p) if setting.schedule in V_SHAPED else p - 1
     return np.where(ranks == 0, memory.first_end, 0.0) + np.where(ranks == last, memory.last_end, 0.0)
+
+
+def _sharing(setting: Settings) -> int:
+    """Ranks that hold the same stages: two under a two-way schedule, where a load is of both together."""
+    return 2 if setting.schedule in BIDIRECTIONAL else 1
 
 
 def busiest_recomputing(rows: Rows, work: WorkTimes, request: PlanRequest) -> Floats:
@@ -314,7 +338,7 @@ BISECTIONS = 14
 
 def _by_rank(setting: Settings, memory: RankMemory, ranks: Codes, p: Codes, part: Floats) -> Floats:
     """Bytes a layer as [rank, setting], from those of rank 0 and of the last rank."""
-    multiple = activation_multiple(setting, np.minimum(ranks, p - 1))
+    multiple = _in_flight(setting, np.minimum(ranks, p - 1))
     spread = memory.multiple[0] - memory.multiple[1]
     weight = np.where(spread != 0, (multiple - memory.multiple[1]) / np.where(spread == 0, 1.0, spread), 0.0)
     return np.asarray(part[1] + weight * (part[0] - part[1]))

@@ -41,6 +41,8 @@ MOST_CELLS = 2_000_000
 """Pairs of a rank and a setting that are looked at together: 16 MB an array."""
 MOST_TRIED = 8
 """Numbers of recomputed layers a chunk that are tried with memory."""
+FEW_CELLS = 100_000
+"""So few are not worth a block of their own for every number of ranks."""
 ROUND_OFF = 1e-9
 PASSES = ("forward", "backward")
 
@@ -199,7 +201,7 @@ class _Placed:
 
 
 def _blocks(rows: Rows) -> Iterator[npt.NDArray[np.int64]]:
-    """Rows that have chains, cut where the number of ranks halves and where there are too many."""
+    """Rows that have chains, in blocks of a similar number of ranks unless there are few."""
     p = rows.values("pipeline_parallel")
     chained = (p > 1) & np.isin(rows.values("schedule"), CHAINED)
     chained &= rows.values("num_microbatches") >= p
@@ -207,7 +209,8 @@ def _blocks(rows: Rows) -> Iterator[npt.NDArray[np.int64]]:
     order = order[np.argsort(p[order], kind="stable")]
     while len(order):
         longest = int(p[order[-1]])
-        taken = order[p[order] > longest // 2][-max(MOST_CELLS // longest, 1) :]
+        alike = order if len(order) * longest <= FEW_CELLS else order[p[order] > longest // 2]
+        taken = alike[-max(MOST_CELLS // longest, 1) :]
         order = order[: len(order) - len(taken)]
         yield taken
 

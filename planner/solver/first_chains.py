@@ -65,10 +65,11 @@ class ChainPool:
     ) -> npt.NDArray[np.float64]:
         """Longest known chain of passes given as [..., stage, phase]. [s].
 
-        Two-way schedules average two ranks, so the mean of all ranks stands for the busiest.
+        Under two-way schedules a rank and its mirror hold the same two stages: the busiest pair's work.
         """
         if schedule in BIDIRECTIONAL:
-            return np.asarray(m * np.sum(passes, axis=(-2, -1)) / p)
+            work = np.sum(passes, axis=-1)
+            return np.asarray(m * np.max(work + work[..., ::-1], axis=-1) / 2)
         flat = passes.reshape(*passes.shape[:-2], -1)
         return np.asarray(np.max(flat @ self.matrix(schedule, p, v, m).T, axis=-1))
 
