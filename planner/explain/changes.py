@@ -58,10 +58,19 @@ def with_network_rate(request: PlanRequest, factor: float) -> PlanRequest | None
     return _with_link_rate(request, factor, inner=False)
 
 
+def _in_sixteenths(number: int, factor: float) -> int:
+    """About ``factor`` times the number, a whole count of its sixteenths: what divided it still can."""
+    return (
+        round(16 * factor) * (number // 16)
+        if number % 16 == 0 and 16 * factor >= 1
+        else round(number * factor)
+    )
+
+
 def with_batch(request: PlanRequest, factor: float) -> PlanRequest | None:
     """The request with a larger or smaller global batch."""
     workload = request.workload
-    batch = round(workload.global_batch * factor)
+    batch = _in_sixteenths(workload.global_batch, factor)
     if batch < 1 or workload.global_batch_max is not None:
         return None
     return request.model_copy(update={"workload": workload.model_copy(update={"global_batch": batch})})
@@ -69,7 +78,7 @@ def with_batch(request: PlanRequest, factor: float) -> PlanRequest | None:
 
 def with_seq_length(request: PlanRequest, factor: float) -> PlanRequest | None:
     """The request with longer or shorter sequences, the same number of them."""
-    length = round(request.workload.seq_length * factor)
+    length = _in_sixteenths(request.workload.seq_length, factor)
     if length < 1:
         return None
     return request.model_copy(update={"workload": request.workload.model_copy(update={"seq_length": length})})

@@ -47,6 +47,8 @@ class Row:
     factor: float | None = None
     tried: float = 1.0
     winner: Plan | None = None
+    then: str = ""
+    """The number at this factor."""
     gain_pct: float = 0.0
     """How much slower today's plan is than the new winner there; infinite where it cannot run. [%]"""
 
@@ -56,6 +58,7 @@ class Row:
             "parameter": self.parameter,
             "direction": self.direction,
             "factor": self.factor,
+            "then": self.then,
             "tried_up_to": self.tried,
             "winner": plan_words(self.winner) if self.winner else None,
             "gain_pct": None if self.gain_pct == float("inf") else self.gain_pct,
@@ -66,9 +69,9 @@ class Row:
         if self.factor is None:
             return self.parameter, self.now, self.direction, f"the plan stays up to x{self.tried:g}"
         if self.winner is None:
-            return self.parameter, self.now, f"x{self.factor:g}", "nothing fits any more"
+            return self.parameter, self.now, self.then, "nothing fits any more"
         loss = "today's plan cannot run" if self.gain_pct == float("inf") else f"{self.gain_pct:.1f} % faster"
-        return self.parameter, self.now, f"x{self.factor:g}", f"{plan_words(self.winner)} ({loss})"
+        return self.parameter, self.now, self.then, f"{plan_words(self.winner)} ({loss})"
 
 
 @dataclass(frozen=True)
@@ -139,8 +142,13 @@ def _first_change(
     for factor in ladder[:-1]:
         found = _winner(best, request, parameter, factor, seconds)
         if found is not None:
-            return Row(parameter.name, now, direction, factor, factor, *found)
-    return Row(parameter.name, now, direction, ladder[-1], ladder[-1], *last)
+            break
+    else:
+        factor, found = ladder[-1], last
+    scaled = parameter.scaled(request, factor)
+    then = parameter.value(scaled) if scaled is not None else ""
+    winner, gain = found
+    return Row(parameter.name, now, direction, factor, factor, winner, then, gain)
 
 
 def _winner(
