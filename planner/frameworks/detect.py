@@ -10,7 +10,7 @@ _SIGNS: tuple[tuple[str, str], ...] = (
     ("megatron-bridge", r"megatron\.bridge|\.(tensor|pipeline|context)(_model)?_parallel_size\s*=(?!=)"),
     ("pytorch", r"^SETTINGS = \{|init_device_mesh\("),
     ("torchtitan", r"--parallelism\.|^\[(parallelism|training)\]|torchtitan"),
-    ("maxtext", r"\b(ici|dcn)_\w+_parallelism\b"),
+    ("maxtext", r"\b(ici|dcn)_\w+_parallelism\b|\bper_device_batch_size\s*[=:]"),
     ("deepspeed", r"--deepspeed\b|\"deepspeed\"\s*:"),
     ("megatron", r"--(tensor|pipeline)-model-parallel-size|--num-layers\b|--micro-batch-size|MEGATRON_ARGS"),
     ("deepspeed", r"\"(train_batch_size|train_micro_batch_size_per_gpu|zero_optimization)\"\s*:"),

@@ -95,6 +95,9 @@ def read_files(sources: Mapping[str, str], framework: str | None = None) -> Laun
     if not launches:
         raise BadInput(f"no settings of a known framework in {', '.join(sources)}")
     names = sorted({launch.framework for launch in launches})
+    if names == ["deepspeed", "megatron-deepspeed"]:  # a JSON beside the flags
+        names = ["deepspeed"]
+        launches = [replace(launch, framework="deepspeed") for launch in launches]
     if len(names) > 1:
         raise BadInput(
             f"the files belong to different frameworks ({', '.join(names)}); check them one by one"

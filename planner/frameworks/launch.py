@@ -117,6 +117,8 @@ def collect(
             except (ValueError, TypeError) as error:
                 unreadable.append(Unreadable(setting, f"{setting.key} {setting.value!r}: {error}"))
                 continue
+            if value is None and not key.field.startswith("launcher."):
+                continue  # "auto": filled in by somebody else
             fields[key.field] = Found(setting.key, value, setting.path, setting.line)
         elif setting.key not in old and not known(setting.key):
             unknown.append(setting)

@@ -16,9 +16,11 @@ TORCHRUN_FLAGS = frozenset((
     "--gres", "--container-image", "--container-mounts", "--output", "--error", "--job-name",
     "--partition", "--account", "--time", "--exclusive", "--kill-on-bad-exit", "--cpu-bind", "--mpi",
     "--export", "--hostfile", "--num-gpus", "--num-nodes", "--launcher", "--include", "--exclude", "-m",
+    "--sample", "--cpuctxsw", "--trace", "--capture-range", "--capture-range-end", "--cuda-graph-trace",
+    "--cuda-memory-usage", "--force-overwrite", "--stats", "--delay", "--duration",
     "-u", "-c", "-n", "-N", "-x",
 ))  # fmt: skip
-"""torch.distributed.run, sbatch/srun and the deepspeed launcher; ``-`` and ``_`` are the same there."""
+"""torch.distributed.run, sbatch/srun, the deepspeed launcher and nsys; ``-`` and ``_`` are the same there."""
 
 
 def is_launcher_flag(key: str) -> bool:

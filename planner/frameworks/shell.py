@@ -188,10 +188,17 @@ def _array(script: Script, words: list[Word], at: int) -> int:
     at += 2
     while at < len(words) and words[at].text != ")":
         if words[at].text != "\n":
-            entries.append(words[at])
+            entries += _flag_words(words[at])
         at += 1
     script.words += [*entries, Word("\n", words[at - 1].line)]
     return at + 1
+
+
+def _flag_words(word: Word) -> list[Word]:
+    """An array's entry: ``"--flag value"`` in one pair of quotes becomes two words when it is used."""
+    if word.single or not re.match(r"--[A-Za-z]\S*\s", word.text):
+        return [word]
+    return [entry for entry in _Scanner(word.text, line=word.line).run() if entry.text != "\n"]
 
 
 def _scalar(script: Script, word: Word, match: re.Match[str]) -> None:
@@ -216,7 +223,7 @@ def read_flags(source: str, path: str) -> Iterator[Found]:
     script = read_script(source)
     flag: Word | None = None
     values: list[str] = []
-    for word in [*script.words, Word("\n", 0)]:
+    for word in [*_without_labels(script.words), Word("\n", 0)]:
         is_flag = not word.single and bool(_FLAG.match(word.text))
         if is_flag or _ends_command(word):
             if flag is not None:
@@ -224,6 +231,19 @@ def read_flags(source: str, path: str) -> Iterator[Found]:
             flag, values = (word if is_flag else None), []
         elif flag is not None and word.text not in {"(", ")"} and not _is_container(script, word):
             values.append(word.text if word.single else script.expand(word.text))
+
+
+def _without_labels(words: list[Word]) -> list[Word]:
+    """The words without ``--flag)`` labels of a ``case``, which are the script's own options."""
+    labels: set[int] = set()
+    for at, word in enumerate(words[1:], 1):
+        if word.text == ")" and _FLAG.match(words[at - 1].text):
+            start = at - 1
+            while start >= 2 and words[start - 1].text == "|" and _FLAG.match(words[start - 2].text):
+                start -= 2
+            if start == 0 or words[start - 1].text in {"\n", ";"}:
+                labels |= set(range(start, at + 1))
+    return [word for at, word in enumerate(words) if at not in labels]
 
 
 def _ends_command(word: Word) -> bool:

@@ -32,6 +32,11 @@ def batch_number(value: Any) -> int | None:
     return None if value == "auto" else positive(value)
 
 
+def switch(value: Any) -> bool | None:
+    """Read a flag; ``auto`` (filled in by Hugging Face) is no word on it."""
+    return None if value == "auto" else yes(value)
+
+
 def zero_stage(value: Any) -> int:
     """Read a ZeRO stage."""
     stage = whole(value)
@@ -47,8 +52,8 @@ KEYS: dict[str, Key] = {
     "per_device_train_batch_size": Key("micro_batch", batch_number),
     "zero_optimization.stage": Key("zero_stage", zero_stage),
     "zero_optimization.offload_optimizer.device": Key("offload", text),
-    "bf16.enabled": Key("bf16", yes),
-    "fp16.enabled": Key("fp16", yes),
+    "bf16.enabled": Key("bf16", switch),
+    "fp16.enabled": Key("fp16", switch),
     "bf16": Key("bf16", yes),
     "fp16": Key("fp16", yes),
     "pipeline.stages": Key("pipeline_parallel", positive),
@@ -107,7 +112,9 @@ def read(source: str, path: str) -> LaunchFile:
     if source.lstrip().startswith("{"):
         return collect("deepspeed", json_settings(source, path), KEYS, _is_known, DEPRECATED)
     found = [entry for entry in read_flags(source, path) if not is_launcher_flag(entry.key)]
-    return collect("deepspeed", found, FLAGS | LAUNCHER_KEYS, lambda key: True)
+    flags = {entry.key for entry in found}
+    framework = "megatron-deepspeed" if {"--deepspeed", "--num-layers"} <= flags else "deepspeed"
+    return collect(framework, found, FLAGS | LAUNCHER_KEYS, lambda key: True)
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
@@ -140,9 +147,18 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         num_microbatches=m,
         recompute=recompute,
         offload="optimizer" if launch.get("offload", "none") in {"cpu", "nvme"} else "none",
-        precision="bf16" if launch.get("bf16", False) else "fp16" if launch.get("fp16", False) else "fp32",
+        precision=_precision(launch),
     )
     return plan.model_copy(update={"stages": even_stages(request.model, plan)})
+
+
+def _precision(launch: LaunchFile) -> str:
+    """bf16 before fp16; bf16 as well where all that is said is left to Hugging Face."""
+    said = {"bf16", "fp16"} & set(launch.fields)
+    left_open = any(entry.key in {"bf16.enabled", "fp16.enabled"} for entry in launch.found)
+    if launch.get("bf16", False) or (left_open and not said):
+        return "bf16"
+    return "fp16" if launch.get("fp16", False) else "fp32"
 
 
 def _batch(launch: LaunchFile, request: PlanRequest, others: int) -> tuple[int, int, int]:

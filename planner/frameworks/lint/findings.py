@@ -25,13 +25,16 @@ class Finding:
 
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
-    "tensor_parallel": ("tensor_parallel",),
-    "pipeline_parallel": ("pipeline_parallel", "layout"),
+    "tensor_parallel": ("tensor_parallel", "ici.tensor", "dcn.tensor"),
+    "pipeline_parallel": ("pipeline_parallel", "layout", "ici.pipeline", "dcn.pipeline"),
     "virtual_stages": (
         "virtual_stages", "layers_per_virtual_stage", "layers_per_stage", "layout", "pipeline_parallel",
     ),
     "schedule": ("schedule", "virtual_stages", "pipeline_parallel"),
-    "data_parallel": ("data_parallel", "shard_degree", "replicate_degree", "num_gpus", "global_batch"),
+    "data_parallel": (
+        "data_parallel", "shard_degree", "replicate_degree", "num_gpus", "global_batch", "ici.fsdp",
+        "dcn.data",
+    ),
     "shard_group_size": ("shard_degree", "instances", "shard_group_size", "zero_stage"),
     "zero_stage": (
         "zero_stage", "distributed_optimizer", "megatron_fsdp", "sharding", "torch_fsdp2", "reshard",

@@ -87,6 +87,11 @@ def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | 
         "tied_embeddings": True,
         "seq_length": launch.get("seq_length", 4096),
     }
+    if said.get("num_experts"):  # Megatron's own defaults
+        defaults |= {
+            "experts_per_token": 2,
+            "expert_ffn_hidden_size": said.get("ffn_hidden_size", 4 * hidden),
+        }
     pattern = launch.get("moe_layers")
     if isinstance(pattern, list) and 1 in pattern:
         said["num_dense_layers"] = pattern.index(1)

@@ -93,7 +93,7 @@ def read(source: str, path: str) -> LaunchFile:
     except BadInput:
         found = [
             Found(entry.key, yaml.safe_load(str(entry.value)), path, entry.line)
-            for entry in read_pairs(source, path, r"\w+")
+            for entry in read_pairs(source, path, r"[a-z][a-z0-9_]*")
         ]
         if not found:
             raise

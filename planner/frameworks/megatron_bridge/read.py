@@ -7,7 +7,6 @@ from typing import Any
 
 import yaml
 
-from planner.errors import BadInput
 from planner.frameworks.launch import Found, Key, LaunchFile, collect, positive, yes
 from planner.frameworks.megatron.arguments import PRECISIONS
 from planner.frameworks.megatron.read import KEYS as MEGATRON_KEYS
@@ -95,27 +94,28 @@ def _precision_flags(recipe: str) -> dict[str, Any]:
     for sign, precision in (("mxfp8", "mxfp8"), ("fp8", "fp8"), ("bf16", "bf16"), ("16", "fp16")):
         if sign in name:
             return PRECISIONS[precision]
-    return PRECISIONS["fp32"]
+    return {"bf16": False}
 
 
 def _overrides(source: str, path: str) -> list[Found]:
     return [
-        Found(entry.key, _value(str(entry.value), path, entry.line), path, entry.line)
+        Found(entry.key, _value(str(entry.value)), path, entry.line)
         for entry in read_pairs(source, path, _PAIR)
     ]
 
 
-def _value(word: str, path: str, line: int) -> Any:
+def _value(word: str) -> Any:
     try:
         return yaml.safe_load(word)
-    except yaml.YAMLError as error:
-        raise BadInput(f"{path}:{line}: {word!r} is no value") from error
+    except yaml.YAMLError:
+        return word  # bash that was not resolved: reported where it matters
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     """Return the plan that Bridge would run with these settings on the request's cluster.
 
-    Its optimizer shards by default, and one word for sharding, in either section, is enough.
+    Its optimizer shards by default, and one word for sharding, in either section, is enough; it trains in
+    bf16 unless told otherwise.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     """
     shards = launch.get("distributed_optimizer", False) or launch.get("optimizer_shards", True)
     said = launch.place("distributed_optimizer", "optimizer_shards") or Found("", None, launch.paths[0], 1)
-    found = Found(said.key, shards, said.path, said.line)
-    return megatron_to_plan(
-        replace(launch, fields={**launch.fields, "distributed_optimizer": found}), request
-    )
+    fields = {**launch.fields, "distributed_optimizer": Found(said.key, shards, said.path, said.line)}
+    if not {"bf16", "fp16", "fp8", "fp4"} & set(fields):
+        fields["bf16"] = Found("", True, said.path, said.line)
+    return megatron_to_plan(replace(launch, fields=fields), request)
