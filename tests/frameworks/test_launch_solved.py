@@ -9,12 +9,12 @@ from planner.api import expressible_plan
 from planner.frameworks import load_framework
 from planner.frameworks.files import WRITERS, as_run, inexpressible, read_files, to_plan, write
 from planner.frameworks.nanotron.split import split_layers
-from planner.spec import Cluster, Pin, PlanRequest, Workload
+from planner.spec import Cluster, Model, Pin, PlanRequest, Workload
 
 
 def request_for(framework: str, cluster: Cluster, **pins: int) -> PlanRequest:
     return PlanRequest(
-        model=TINY.model_copy(update={"num_layers": 10}),
+        model=Model(**TINY.model_dump() | {"num_layers": 10}),
         cluster=cluster,
         workload=Workload(global_batch=64, seq_length=1024),
         framework=load_framework(framework),
@@ -24,7 +24,14 @@ def request_for(framework: str, cluster: Cluster, **pins: int) -> PlanRequest:
 
 
 @pytest.mark.parametrize("framework", WRITERS)
-@pytest.mark.parametrize("field", ["tensor_parallel", "pipeline_parallel", "context_parallel"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "tensor_parallel",
+        pytest.param("pipeline_parallel", marks=pytest.mark.slow),
+        pytest.param("context_parallel", marks=pytest.mark.slow),
+    ],
+)
 def test_the_best_plan_can_be_written(framework: str, field: str) -> None:
     request = request_for(framework, cluster_of(8), **{field: 2})
     limit = getattr(request.framework.limits, f"max_{field}")
