@@ -62,6 +62,8 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     problems += _context_problems(plan, request)
     if plan.precision == "fp8" and plan.pipeline_parallel == 1 and plan.num_microbatches > 1:
         problems.append("FP8 does not go with gradient accumulation: one micro-batch a step, or a pipeline")
+    if request.model.activation == "squared_relu":
+        problems.append("JAX has no squared ReLU under a name that the file could say")
     if plan.recompute_modules:
         problems.append(f"remat policies have no modules {plan.recompute_modules}")
     return problems
@@ -89,6 +91,11 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
         "JAX places devices on the torus itself; the rank map gives the logical order of the mesh.",
         "The vocabulary, normalisation and activation follow `decoder_block`; compare with your checkpoint.",
     ]
+    if any(kind.window is not None for kind in request.model.layer_kinds):
+        notes.append(
+            "This model's layers have sliding windows, which `decoder_block` here has not: take MaxText's "
+            "own block for it (gemma2, gemma3, gpt_oss, ...)."
+        )
     files = common_files(plan, request, launch, steps, notes)
     files["torchrun.sh"] = _python_launch(files["torchrun.sh"])
     body = yaml.safe_dump(config(plan, request), sort_keys=False)
@@ -168,6 +175,12 @@ def _context_problems(plan: Plan, request: PlanRequest) -> list[str]:
     return problems
 
 
+def mlp_activations(model: Model) -> list[str]:
+    """Return the activation's name, and ``linear`` beside it for a gate."""
+    name = {"swiglu": "silu", "geglu": "gelu"}.get(model.activation, model.activation)
+    return [name, "linear"] if model.gated_mlp else [name]
+
+
 def model_config(model: Model) -> dict[str, Any]:
     """Return the architecture under MaxText's names."""
     settings: dict[str, Any] = {
@@ -180,7 +193,7 @@ def model_config(model: Model) -> dict[str, Any]:
         "head_dim": model.head_dim,
         "vocab_size": model.vocab_size,
         "logits_via_embedding": model.tied_embeddings,
-        "mlp_activations": ["silu", "linear"] if model.gated_mlp else ["gelu"],
+        "mlp_activations": mlp_activations(model),
     }
     if model.is_moe:
         settings |= {

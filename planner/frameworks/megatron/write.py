@@ -96,6 +96,10 @@ def notes(plan: Plan, request: PlanRequest) -> list[str]:
         found.append("Sequence parallelism without tensor ranks is switched off by Megatron.")
     if plan.zero_stage > 1:
         found.append("Megatron-FSDP writes fsdp_dtensor checkpoints only.")
+    if request.model.activation in {"geglu", "relu"}:
+        found.append(
+            f"The parser has no {request.model.activation}: the arguments train the same matrices with GELU."
+        )
     if request.model.is_moe:
         found.append(
             "Router details (score function, groups, bias, scaling) are the model's: add them yourself."

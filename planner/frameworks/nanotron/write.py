@@ -25,6 +25,8 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     model = request.model
     if model.is_moe or model.is_mla or not model.gated_mlp:
         problems.append("nanotron's Llama code has neither experts, latent attention nor ungated MLPs")
+    if model.activation != "swiglu" or any(kind.window is not None for kind in model.layer_kinds):
+        problems.append("nanotron's Llama code has SwiGLU and full attention only")
     if model.head_dim * model.num_heads != model.hidden_size:
         problems.append("nanotron's Llama code takes the head size from hidden size / heads")
     counts, own = flow_counts(with_stages(plan, model)), split_layers(model, plan.pipeline_parallel)
