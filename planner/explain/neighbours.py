@@ -9,6 +9,7 @@ import numpy as np
 
 from planner.cost.words import setting_words
 from planner.errors import BadInput
+from planner.explain.sentences import lower_first
 from planner.rules import TABULAR_RULES, mask
 from planner.spec import Plan, PlanRequest
 
@@ -87,18 +88,24 @@ def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | 
         _follow_state(values, plan)
     if field == "tensor_parallel" and value != plan.tensor_parallel:
         values["sequence_parallel"] = value > 1
+        if plan.expert_tensor_parallel == plan.tensor_parallel > 1:
+            values["expert_tensor_parallel"] = value
     return Plan.model_validate(values)
 
 
 def why_unchanged(plan: Plan, field: str, value: Any, request: PlanRequest) -> str:
-    """Say why ``changed`` finds no plan: what the degrees leave does not divide the GPUs or the batch."""
+    """Say why ``changed`` finds no plan: the value itself, or what it leaves of the GPUs or of the batch."""
     name = setting_words(field, value)
+    alone = plan.model_copy(update={field: value})
+    for rule in TABULAR_RULES:
+        if rule.scope == (field,) and not rule.admits(alone, request):
+            return f"{name} is not allowed: {lower_first(rule.broken_sentence(alone, request))}"
     degrees = {"tensor_parallel": "t", "pipeline_parallel": "p", "context_parallel": "c"}
     sizes = {key: value if key == field else getattr(plan, key) for key in degrees}
     gpus = plan.num_gpus if request.allow_idle else request.cluster.num_gpus
     replicas, rest = divmod(gpus, math.prod(sizes.values()))
     if rest:
-        said = ", ".join(f"{degrees[key]}={size}" for key, size in sizes.items())
+        said = ", ".join(f"{degrees[key]}={size}" for key, size in sizes.items() if key != field)
         return f"{name} does not go with {said}: {gpus} GPUs do not divide by their product"
     batch = _batch(plan, request)
     if replicas > batch:

@@ -111,13 +111,15 @@ def relaxations(
     """
     deadline = time.monotonic() + seconds
     found = [*_more_memory(request, conflict, leanest), *_more_host_memory(request, conflict, deadline)]
-    hopeless = []
+    failed: list[tuple[Ladder, bool]] = []
     for ladder in ladders(request, conflict, frameworks):
         working, is_settled = _nearest(ladder, deadline)
         if working is not None:
             found.append(working)
         elif ladder.values:
-            hopeless.append(_hopeless_words(ladder, is_settled, deadline))
+            failed.append((ladder, is_settled))
+    enough = {entry.kind for entry in found} | {entry.change for entry in found}
+    hopeless = [_hopeless_words(ladder, is_settled, enough, deadline) for ladder, is_settled in failed]
     found = found or _pairs(request, conflict, deadline)
     faster_until = time.monotonic() + FASTER_SHARE * seconds
     described = (_described(entry, faster_until, without_pins) for entry in found)
@@ -164,25 +166,37 @@ def _between(ladder: Ladder, fails: int, works: int, working: _Working, deadline
     return working
 
 
-def _hopeless_words(ladder: Ladder, is_settled: bool, deadline: float) -> str:
-    """Say that a change is not enough, and which limit would have to go as well where that is known."""
+def _hopeless_words(ladder: Ladder, is_settled: bool, enough: set[str], deadline: float) -> str:
+    """Say that a change is not enough, and which limit would have to go as well where that is known.
+
+    Parameters
+    ----------
+    enough
+        Kinds and words of the changes that are enough alone: naming them here would say nothing.
+    """
     what = f"{ladder.what[0].upper()}{ladder.what[1:]}"
     if not is_settled:
         return f"{what} alone gave no plan in the time given."
     _, farthest = ladder.at(ladder.values[-1])
-    for option, lifted in _without_limits(farthest):
+    for option, lifted in _without_limits(farthest, enough):
         if time.monotonic() < deadline and _any_plan(lifted, deadline).witness is not None:
             return f"{what} would be enough only together with {option}."
     return f"{what} would not be enough alone."
 
 
-def _without_limits(request: PlanRequest) -> Iterator[Step]:
+def _without_limits(request: PlanRequest, enough: set[str]) -> Iterator[Step]:
     """The request without one more word of the user's, or one of the limits that come with every problem."""
     for pin in request.pins:
-        yield f"dropping {pin.option}", without_pin(request, pin)[1]
-    yield "--max-bubble none", request.model_copy(update={"max_bubble": None})
-    yield "--allow-tp-across-nodes", request.model_copy(update={"allow_tensor_parallel_across_nodes": True})
-    yield "more host memory", with_host_bytes(request, ENDLESS_BYTES)
+        words, changed = without_pin(request, pin)
+        if words not in enough:
+            yield f"dropping {pin.option}", changed
+    if "bubble" not in enough:
+        yield "--max-bubble none", request.model_copy(update={"max_bubble": None})
+    if "domain" not in enough:
+        wide = request.model_copy(update={"allow_tensor_parallel_across_nodes": True})
+        yield "--allow-tp-across-nodes", wide
+    if "host" not in enough:
+        yield "more host memory", with_host_bytes(request, ENDLESS_BYTES)
 
 
 def _others_too(ladder: Ladder, index: int, deadline: float) -> str:

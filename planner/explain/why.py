@@ -242,7 +242,7 @@ def _side_words(best: Estimate, request: PlanRequest, side: Side, field: str) ->
 def _ranked_words(best: Estimate, field: str, side: Side, ranked: Sequence[Estimate]) -> str:
     """What the ranking already knows about the best plan with another degree."""
     name = setting_words(field, side.value)
-    if side.searched or side.broken or len(ranked) < 2:
+    if side.searched or side.broken or "not allowed" in side.missing or len(ranked) < 2:
         return ""
     for rank, other in enumerate(ranked[1:], 2):
         if getattr(other.plan, field) == side.value:

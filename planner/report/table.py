@@ -274,7 +274,7 @@ def conflict_text(conflict: Conflict) -> str:
     parts = [
         section("Nothing fits", paragraph(conflict.paragraph, "  ")),
         section("Any one of these changes makes a plan possible", changes),
-        section("What does not help", bullets(conflict.hopeless)),
+        section("Not enough alone", bullets(conflict.hopeless)),
     ]
     return "\n".join(part for part in parts if part)
 

@@ -264,7 +264,7 @@ def test_a_turned_batch_keeps_its_divisors(tiny_dense: PlanRequest, factor: floa
 
 
 def test_whole_nodes_and_whole_domains_are_turned(tiny_dense: PlanRequest) -> None:
-    """8 GPUs in nodes of 4: 10 are no whole number of nodes, 12 are; a domain of 4 can be 8, not 4.4 or 16."""
+    """8 GPUs in nodes of 4: 10 are no whole number of nodes, 12 are; a domain of 4 can be 8, not 16."""
     assert with_gpus(tiny_dense, 1.25) is None
     wider = with_gpus(tiny_dense, 1.5)
     assert wider is not None
