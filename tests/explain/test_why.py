@@ -64,8 +64,10 @@ def test_neighbours_pass_over_values_that_cannot_be(tiny_dense: PlanRequest, pla
 
 
 def test_why_there_is_no_neighbour(tiny_dense: PlanRequest, plan: Plan) -> None:
-    """8 GPUs, t=2 p=2: 3 x 2 do not divide 8; with a batch of 2, t=1 leaves 4 replicas."""
-    assert "8 GPUs do not divide" in why_unchanged(plan, "tensor_parallel", 3, tiny_dense)
+    """8 GPUs, t=2 p=2: 8 heads do not divide by 3, nor 8 GPUs by 2 x 3; with a batch of 2, t=1 leaves d=4."""
+    assert "8 attention heads do not split" in why_unchanged(plan, "tensor_parallel", 3, tiny_dense)
+    words = why_unchanged(plan, "pipeline_parallel", 3, tiny_dense)
+    assert words == "p=3 does not go with t=2, c=1: 8 GPUs do not divide by their product"
     few = tiny_dense.workload.model_copy(update={"global_batch": 2})
     small = tiny_dense.model_copy(update={"workload": few})
     assert changed(plan, "tensor_parallel", 1, small) is None
