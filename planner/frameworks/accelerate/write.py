@@ -95,6 +95,8 @@ def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:
         "mixed_precision": PRECISIONS[plan.precision],
         "use_cpu": False,
     }
+    if plan.precision == "fp8":
+        settings["fp8_config"] = {"backend": "AO"}  # torchao: what goes with FSDP2
     if plan.zero_stage:
         settings["fsdp_config"] = {
             "fsdp_version": 2,

@@ -20,7 +20,10 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     problems = limit_problems(plan, request, PROFILE)
     if plan.expert_parallel > 1 and plan.context_parallel > 1 and plan.zero_stage == 3:
         problems.append("AutoEP with ZeRO-3 needs one context rank")
-    if plan.offload == "optimizer" and plan.expert_parallel > 1 and plan.tensor_parallel > 1:
+    folded = plan.expert_parallel > 1 and plan.tensor_parallel > 1
+    if folded and plan.context_parallel > 1:
+        problems.append("experts folded into tensor ranks do not go with Ulysses")
+    if plan.offload == "optimizer" and folded:
         problems.append("experts folded into tensor ranks do not go with offload")
     return problems
 
