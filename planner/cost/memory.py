@@ -132,7 +132,21 @@ def stage_memory(
 
 
 def memory(plan: Plan, request: PlanRequest) -> tuple[Memory, ...]:
-    """Peak memory of every pipeline rank, first to last. [byte]."""
+    """Peak memory of every pipeline rank, first to last. [byte].
+
+    The last answer is kept: rules and prices ask for the same plan one after the other.
+    """
+    asked = _LAST.get("asked")
+    if asked is None or asked[0] is not plan or asked[1] is not request:
+        asked = _LAST["asked"] = (plan, request, _memory(plan, request))
+    return asked[2]
+
+
+_LAST: dict[str, tuple[Plan, PlanRequest, tuple[Memory, ...]]] = {}
+"""Plan, request and answer of the last question; both are frozen, so the same objects have one answer."""
+
+
+def _memory(plan: Plan, request: PlanRequest) -> tuple[Memory, ...]:
     loads = [merge_loads(chunks) for chunks in chunk_loads(plan, request.model)]
     mirrors = reversed(loads) if plan.schedule in DOUBLE_MODEL else [None] * len(loads)
     return tuple(
