@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
+from planner.frameworks.shared_time import TIME as SHARED_TIME
+from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits
 from planner.spec.plan import SCHEDULES
 
-TIME = TimeHabits(
-    # attention_efficiency, elementwise_factor, expert_comm_hidden_fraction, expert_kernel_efficiency,
-    # kernel_efficiency, kernels_per_moe_layer, overlap_slowdown, pipeline_sends_hidden_fraction,
-    # step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
-    # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, the values shared by all
-    # frameworks (no rows of its own).
-    kernel_efficiency=0.9076,
-    elementwise_factor=1.3992,
-    tensor_comm_hidden_fraction=0.076,
-    overlap_slowdown=0.2341,
-    pipeline_sends_hidden_fraction=0.1253,
-    expert_comm_hidden_fraction=0.1327,
-    attention_efficiency=0.8076,
-    expert_kernel_efficiency=0.7522,
-    kernels_per_moe_layer=272.0556,
-    step_overhead_s=0.047,
-    straggler_per_doubling=0.0018,
-)
+TIME = SHARED_TIME
 
 MEMORY = MemoryHabits(
     # Fused attention leaves "core_attn", Megatron's own default, nothing to save.

@@ -81,9 +81,16 @@ def _with_value(block: str, value: float, told: str) -> str:
 
 
 def _write_profile(framework: str, changed: dict[str, float], rows: int) -> None:
-    """Put the new values into the profile's ``TIME = TimeHabits(...)``; all other lines stay."""
+    """Put the new values into the profile's ``TIME = TimeHabits(...)``; all other lines stay.
+
+    A profile that takes the shared values is left alone, and those are written where they stand.
+    """
     module = import_module(f"planner.frameworks.{_PROFILE_MODULES[framework]}")
     path = Path(str(module.__file__))
+    if "TIME = TimeHabits(" not in path.read_text():
+        if rows:
+            raise ValueError(f"{framework} has {rows} rows now: give {path} a TIME = TimeHabits() of its own")
+        path = ROOT / "planner" / "frameworks" / "shared_time.py"
     text = path.read_text()
     start = text.index("TIME = TimeHabits(") + len("TIME = TimeHabits(")
     end = _closing(text, start - 1)
