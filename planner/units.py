@@ -60,6 +60,6 @@ def format_seconds(value: float) -> str:
     if value >= 100:
         return f"{value:.0f} s"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value) >= scale:
+        if abs(value) >= 0.9995 * scale:  # 999.5 ms and more round to 1 s
             return f"{value / scale:.3g} {unit}"
     return "0 s" if value == 0 else f"{value:.2e} s"

@@ -1,10 +1,13 @@
-"""Read Accelerate's YAML and the training arguments beside it."""
+"""Read Accelerate's YAML, the training arguments beside it, and scripts with ``accelerate launch``."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from planner.errors import BadInput
 from planner.frameworks.accelerate.write import PRECISIONS, ROTATIONS
 from planner.frameworks.launch import (
+    Found,
     Key,
     LaunchFile,
     collect,
@@ -16,6 +19,8 @@ from planner.frameworks.launch import (
     text,
     yes,
 )
+from planner.frameworks.launcher_keys import LAUNCHER_KEYS, TRAINER_FLAGS
+from planner.frameworks.shell import read_flags
 from planner.frameworks.text_formats import json_settings, yaml_settings
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
@@ -39,6 +44,8 @@ KEYS: dict[str, Key] = {
     "per_device_train_batch_size": Key("micro_batch", positive),
     "gradient_accumulation_steps": Key("num_microbatches", positive),
     "gradient_checkpointing": Key("checkpointing_by_trainer", yes),
+    "--config_file": Key("config_file", text),
+    "--config-file": Key("config_file", text),
     "bf16": Key("bf16", yes),
     "fp16": Key("fp16", yes),
 }
@@ -65,12 +72,27 @@ DEPRECATED = {
 
 
 def read(source: str, path: str) -> LaunchFile:
-    """Read the YAML, or the JSON of training arguments."""
+    """Read the YAML, the JSON of training arguments, or a script."""
+    if "accelerate launch" in source:
+        trainer = TRAINER_FLAGS | {"--gradient_checkpointing": KEYS["gradient_checkpointing"]}
+        return collect("accelerate", _flags(source, path), KEYS | trainer | LAUNCHER_KEYS, lambda key: True)
     is_json = source.lstrip().startswith("{")
     found = json_settings(source, path) if is_json else yaml_settings(source, path)
     old_is_right = any(entry.key == _F + "version" and str(entry.value) == "1" for entry in found)
     deprecated = {} if old_is_right else DEPRECATED
     return collect("accelerate", found, KEYS, lambda key: key.split(".")[0] in TOP_LEVEL, deprecated)
+
+
+def _flags(source: str, path: str) -> Iterator[Found]:
+    """The flags of ``accelerate launch`` under the names of its file, and those of the training script."""
+    for entry in read_flags(source, path):
+        name = entry.key.removeprefix("--").replace("-", "_")
+        prefix = next((prefix for prefix in (_P, _F) if name.startswith(prefix.split(".")[1])), None)
+        key = f"{prefix.split('.')[0]}.{name}" if prefix else name if name in KEYS else entry.key
+        value = entry.value[0] if isinstance(entry.value, list) else entry.value
+        if name in {"use_fsdp", "fsdp"}:
+            key, value = "distributed_type", "FSDP"
+        yield Found(key, value, path, entry.line)
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
@@ -81,6 +103,8 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     BadInput
         The degrees do not multiply to the processes.
     """
+    if "config_file" in launch.fields and "distributed_type" not in launch.fields:
+        raise BadInput(f"the settings stand in {launch.get('config_file')}: name it together with the script")
     num_gpus = launch.get("num_gpus", request.cluster.num_gpus)
     t, c = launch.get("tensor_parallel", 1), launch.get("context_parallel", 1)
     sharded = (
@@ -95,7 +119,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
             f"dp_replicate {rep} x dp_shard {shard} x cp {c} x tp {t} is {rep * shard * t * c}, "
             f"not {num_gpus} processes"
         )
-    zero = (3 if launch.get("reshard", True) else 2) if sharded else 0
+    zero = _zero_stage(launch) if sharded else 0
     d, b = rep * shard, launch.get("micro_batch", 1)
     checkpointed = launch.get("checkpointing", False) or launch.get("checkpointing_by_trainer", False)
     kinds = {word: kind for kind, word in ROTATIONS.items()}
@@ -114,6 +138,12 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         precision=_precision(launch),
     )
     return plan.model_copy(update={"stages": even_stages(request.model, plan)})
+
+
+def _zero_stage(launch: LaunchFile) -> int:
+    """FSDP's stage: version 1 names a strategy, or its number, and version 2 whether it reshards."""
+    named = {"SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0}.get(str(launch.get("sharding", "")).upper())
+    return named if named is not None else 3 if launch.get("reshard", True) else 2
 
 
 def _precision(launch: LaunchFile) -> str:

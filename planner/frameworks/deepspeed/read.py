@@ -20,7 +20,7 @@ from planner.frameworks.launch import (
     whole,
     yes,
 )
-from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
+from planner.frameworks.launcher_keys import LAUNCHER_KEYS, TRAINER_FLAGS, is_launcher_flag
 from planner.frameworks.shell import read_flags
 from planner.frameworks.text_formats import json_settings
 from planner.spec.plan import Plan
@@ -111,10 +111,14 @@ def read(source: str, path: str) -> LaunchFile:
     """Read JSON, or a script with Megatron-DeepSpeed flags."""
     if source.lstrip().startswith("{"):
         return collect("deepspeed", json_settings(source, path), KEYS, _is_known, DEPRECATED)
-    found = [entry for entry in read_flags(source, path) if not is_launcher_flag(entry.key)]
+    found = [
+        entry
+        for entry in read_flags(source, path)
+        if entry.key in LAUNCHER_KEYS or not is_launcher_flag(entry.key)
+    ]
     flags = {entry.key for entry in found}
     framework = "megatron-deepspeed" if {"--deepspeed", "--num-layers"} <= flags else "deepspeed"
-    return collect(framework, found, FLAGS | LAUNCHER_KEYS, lambda key: True)
+    return collect(framework, found, FLAGS | TRAINER_FLAGS | LAUNCHER_KEYS, lambda key: True)
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:

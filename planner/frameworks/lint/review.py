@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pydantic import ValidationError
 
+from planner.catalog import load_model
 from planner.errors import BadInput, PlannerError
 from planner.frameworks.files import to_plan, write
 from planner.frameworks.launch import LaunchFile, make_plan
@@ -66,8 +68,23 @@ class Review:
         return any(entry.severity == "error" for entry in self.findings)
 
 
+def named_model(launch: LaunchFile) -> Model | None:
+    """Return the model of the catalog that a file names, None where it names none of them."""
+    parts = [launch.get("named_family"), launch.get("named_flavor")]
+    name = launch.get("named_model") or "-".join(part for part in parts if part)
+    try:
+        return (
+            load_model(Path(name).name if name.startswith(("/", ".", "~", "$")) else name) if name else None
+        )
+    except BadInput:
+        return None
+
+
 def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | None:
-    """Return the model that a file describes, None when it does not say enough."""
+    """Return the model that a file names or describes, None when it does not say enough."""
+    named = named_model(launch)
+    if named is not None:
+        return named
     said = {
         key.removeprefix("model."): found.value for key, found in launch.fields.items() if "model." in key
     }
@@ -236,6 +253,10 @@ def _differences(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:
             if ours != setting.value:
                 message = f"{setting.key} says {setting.value}, {request.model.name} has {ours}"
                 yield finding(setting, "warning", "model-differs", message)
+    named, at = named_model(launch), launch.place("named_model", "named_flavor")
+    if named is not None and at is not None and named.name != request.model.name:
+        message = f"the files train {named.name}, the question is about {request.model.name}"
+        yield finding(at, "warning", "model-differs", message)
     if "num_gpus" in launch.fields and launch.get("num_gpus") != request.cluster.num_gpus:
         message = (
             f"the files start {launch.get('num_gpus')} ranks, the question says {request.cluster.num_gpus}"

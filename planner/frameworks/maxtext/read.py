@@ -68,6 +68,7 @@ KEYS: dict[str, Key] = {
     "optimizer_memory_host_offload": Key("offload", yes),
     "quantization": Key("quantization", text),
     "dtype": Key("dtype", text),
+    "model_name": Key("named_model", text),
     "base_num_decoder_layers": Key("model.num_layers", positive),
     "base_emb_dim": Key("model.hidden_size", positive),
     "base_mlp_dim": Key("model.ffn_hidden_size", positive),

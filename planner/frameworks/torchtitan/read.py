@@ -87,6 +87,9 @@ KEYS: dict[str, Key] = {
     "activation_checkpoint.mode": Key("recompute", mapped({w: w for w in ("none", "selective", "full")})),
     "ACTIVATION_CHECKPOINT": Key("recompute", mapped({w: w for w in ("none", "selective", "full")})),
     "PRECISION": Key("precision", text),
+    "model.name": Key("named_family", text),
+    "model.flavor": Key("named_flavor", text),
+    "config": Key("named_model", text),
     "model.converters": Key("low_precision", converters),
     "MODEL.n_layers": Key("model.num_layers", positive),
     "MODEL.dim": Key("model.hidden_size", positive),
@@ -145,11 +148,20 @@ def _renamed(entry: Found) -> Found:
 
 def _flags(source: str, path: str) -> list[Found]:
     flags = [
-        Found(entry.key.removeprefix("--").replace("-", "_"), entry.value, path, entry.line)
+        Found(entry.key.removeprefix("--").replace("-", "_"), _own_value(entry.value), path, entry.line)
         for entry in read_flags(source, path)
-        if not is_launcher_flag(entry.key) and entry.key not in {"--module", "--config"}
+        if entry.key in {"--config", *LAUNCHER_KEYS} or not is_launcher_flag(entry.key)
     ]
-    return [entry for entry in flags if "." in entry.key]
+    launchers = {name.removeprefix("--").replace("-", "_") for name in LAUNCHER_KEYS}
+    return [entry for entry in flags if "." in entry.key or entry.key in {"config", *launchers}]
+
+
+def _own_value(value: Any) -> Any:
+    """A flag's value without a subcommand (``activation-checkpoint:full``) behind it."""
+    if not isinstance(value, list):
+        return value
+    own = [word for word in value if not re.fullmatch(r"[a-z-]+:[\w-]+", str(word))]
+    return own[0] if len(own) == 1 else own
 
 
 def _subcommand(source: str, path: str) -> list[Found]:
