@@ -261,15 +261,20 @@ def _lone_words(best: Estimate, name: str, side: Side) -> str:
     if side.plan is None or side.estimate is None:
         return side.missing or f"{name} leaves no plan to compare with"
     if side.broken:
-        price = (
-            f"; it would be {loss_phrase(best, side.estimate)}" if percent(best, side.estimate) > 0 else ""
-        )
-        return f"{name} is not allowed: {lower_first(side.broken[0])}{price}"
+        return f"{name} is not allowed: {lower_first(side.broken[0])}{_price_of_broken(best, side)}"
     if side.memory:
         return f"{name} does not fit: {lower_first(side.memory)}"
     words = f"{name} is {loss_phrase(best, side.estimate)}"
     slightly = -NEAR_PCT <= percent(best, side.estimate) < -EQUAL_PCT
     return f"{words}, too little to give up a simpler plan" if slightly else words
+
+
+def _price_of_broken(best: Estimate, side: Side) -> str:
+    """What a plan that breaks a rule would cost, where that speaks against it as well."""
+    if side.estimate is None or percent(best, side.estimate) <= 0:
+        return "; it would not fit either" if side.memory else ""
+    price = f"; it would be {loss_phrase(best, side.estimate)}"
+    return f"{price} and not fit" if side.memory else price
 
 
 def _without_pipeline(best: Estimate, request: PlanRequest, ranked: Sequence[Estimate]) -> Reason:
