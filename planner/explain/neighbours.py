@@ -23,6 +23,10 @@ LAYOUT_FIELDS = frozenset({"pipeline_parallel", "virtual_stages", "schedule"})
 """Fields whose change makes the old stages meaningless."""
 
 
+ENDS = 2
+"""Embedding and loss may take a stage each."""
+
+
 def divisors(number: int) -> list[int]:
     """All divisors, ascending."""
     low = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
@@ -81,7 +85,7 @@ def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | 
         values["data_parallel"], rest = divmod(gpus, ranks)
         if rest:
             return None
-    _follow_schedule(values, field)
+    _follow_schedule(values, field, request.model.num_layers)
     if not _follow_batch(values, _batch(plan, request), field):
         return None
     if field != "shard_group_size":
@@ -131,10 +135,14 @@ def adapted_price(plan: Plan, request: PlanRequest) -> Estimate | None:
         return None
 
 
-def _follow_schedule(values: dict[str, Any], field: str) -> None:
+def _follow_schedule(values: dict[str, Any], field: str, num_layers: int) -> None:
     if values["pipeline_parallel"] == 1:
         values["schedule"], values["virtual_stages"] = "none", 1
         return
+    if field == "pipeline_parallel" and values["schedule"] == "interleaved":
+        most = (num_layers + ENDS) // values["pipeline_parallel"]
+        values["virtual_stages"] = max(1, min(values["virtual_stages"], most))
+        values["schedule"] = "interleaved" if values["virtual_stages"] > 1 else "1f1b"
     if field == "schedule":
         if values["schedule"] in V_SCHEDULES:
             values["virtual_stages"] = 2

@@ -77,6 +77,14 @@ def test_why_there_is_no_neighbour(tiny_dense: PlanRequest, plan: Plan) -> None:
     assert "over which 6 sequences do not divide" in why_unchanged(plan, "tensor_parallel", 1, odd)
 
 
+def test_a_deeper_pipeline_takes_fewer_chunks(tiny_dense: PlanRequest) -> None:
+    """4 layers, embedding and loss: 2 ranks can have 3 chunks each, 4 ranks only one."""
+    shallow = complete({"pipeline_parallel": 2, "virtual_stages": 2}, tiny_dense)
+    deeper = changed(shallow, "pipeline_parallel", 4, tiny_dense)
+    assert deeper is not None
+    assert (deeper.virtual_stages, deeper.schedule) == (1, "1f1b")
+
+
 def test_recompute_changes_the_layers_but_not_their_places(tiny_dense: PlanRequest, plan: Plan) -> None:
     full = changed(plan, "recompute", "full", tiny_dense)
     assert full is not None
