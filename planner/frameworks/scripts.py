@@ -23,6 +23,8 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
     before: str = ""
     """Bash that stands before the command (checks of paths, sourcing of arguments)."""
+    starter: str = ""
+    """What starts the node's processes in place of torchrun: the framework's own launcher."""
 
 
 def one_line(text: str) -> str:
@@ -63,6 +65,11 @@ def environment_file(environment: Mapping[str, str]) -> str:
     )
 
 
+_TORCHRUN = """torchrun --nnodes="$NNODES" --nproc-per-node="$GPUS_PER_NODE" --node-rank="$NODE_RANK" \\
+    --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\
+"""
+
+
 def torchrun_script(plan: Plan, request: PlanRequest, launch: Launch) -> str:
     """Return a script that starts this node's ranks: run it on every node with NODE_RANK and MASTER_ADDR."""
     return "\n".join(
@@ -77,9 +84,7 @@ def torchrun_script(plan: Plan, request: PlanRequest, launch: Launch) -> str:
             'MASTER_ADDR="${MASTER_ADDR:-localhost}"',
             'MASTER_PORT="${MASTER_PORT:-29500}"',
             *_last_node(plan, request),
-            'torchrun --nnodes="$NNODES" --nproc-per-node="$GPUS_PER_NODE" --node-rank="$NODE_RANK" \\',
-            '    --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\',
-            f"    {launch.command}",
+            launch.starter or _TORCHRUN + f"    {launch.command}",
             "",
         ]
     ).replace("\n\n\n", "\n")

@@ -18,12 +18,21 @@ ROTATIONS = {"all_gather": "allgather", "ring": "alltoall"}
 PRECISIONS = {"fp32": "no", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 
 
+_STARTER = """accelerate launch --config_file "$HERE/accelerate.yaml" --machine_rank "$NODE_RANK" \\
+    --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" "$TRAIN_SCRIPT" "$@\""""
+
+
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     """Return, in words, everything of the plan that Accelerate has no key for."""
     problems = limit_problems(plan, request, PROFILE)
     if plan.zero_stage == 0 and plan.tensor_parallel * plan.context_parallel > 1:
         problems.append(
             "ParallelismConfig needs FSDP2, so tensor or context ranks without sharding are refused"
+        )
+    machines = nodes(plan, request)
+    if plan.num_gpus % machines:
+        problems.append(
+            f"accelerate starts equally many processes on every machine: {plan.num_gpus} on {machines} are not"
         )
     if plan.zero_stage and plan.shard_group_size == 1:
         problems.append("FSDP2 over one rank is refused: dp_shard or cp has to be more than 1")
@@ -49,7 +58,8 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
     refuse(PROFILE.name, inexpressible(plan, request))
     launch = Launch(
         version=PROFILE.version,
-        command='-m accelerate.commands.launch --config_file "$HERE/accelerate.yaml" "$TRAIN_SCRIPT" "$@"',
+        command='"$TRAIN_SCRIPT" "$@"',
+        starter=_STARTER,
         environment=ENVIRONMENT,
         before='TRAIN_SCRIPT="${TRAIN_SCRIPT:?set TRAIN_SCRIPT to a script with Trainer or Accelerator}"',
     )
@@ -58,23 +68,11 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
         "The sequence length is set where the script tokenises: "
         f"{request.workload.seq_length} tokens in this plan.",
     ]
-    files = common_files(plan, request, launch, steps, [])
-    files["torchrun.sh"] = _accelerate_launch(files["torchrun.sh"])
     return {
         "accelerate.yaml": config_file(plan, request),
         "hf_arguments.json": json.dumps(hf_arguments(plan), indent=2) + "\n",
-        **files,
+        **common_files(plan, request, launch, steps, []),
     }
-
-
-def _accelerate_launch(script: str) -> str:
-    """Accelerate starts the ranks itself: replace torchrun's line by its own launcher."""
-    head = script[: script.index("torchrun --nnodes")]
-    return (
-        head
-        + 'accelerate launch --config_file "$HERE/accelerate.yaml" --machine_rank "$NODE_RANK" \\\n'
-        + '    --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" "$TRAIN_SCRIPT" "$@"\n'
-    )
 
 
 def config_file(plan: Plan, request: PlanRequest) -> str:

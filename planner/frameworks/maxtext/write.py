@@ -80,7 +80,8 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
     refuse(PROFILE.name, inexpressible(plan, request))
     launch = Launch(
         version=PROFILE.version,
-        command='-m maxtext.trainers.pre_train.train "$HERE/maxtext.yml" "$@"',
+        command="",
+        starter='python3 -m maxtext.trainers.pre_train.train "$HERE/maxtext.yml" "$@"',
         environment={"LIBTPU_INIT_ARGS": ""},
     )
     steps = [
@@ -97,17 +98,8 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
             "own block for it (gemma2, gemma3, gpt_oss, ...)."
         )
     files = common_files(plan, request, launch, steps, notes)
-    files["torchrun.sh"] = _python_launch(files["torchrun.sh"])
     body = yaml.safe_dump(config(plan, request), sort_keys=False)
     return {"maxtext.yml": bash_header(plan, request, PROFILE.version) + body, **files}
-
-
-def _python_launch(script: str) -> str:
-    """One Python process a TPU VM: JAX finds the others by itself."""
-    return (
-        script[: script.index("torchrun --nnodes")]
-        + 'python3 -m maxtext.trainers.pre_train.train "$HERE/maxtext.yml" "$@"\n'
-    )
 
 
 def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:

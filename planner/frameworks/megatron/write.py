@@ -5,20 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from planner.frameworks.bundle import ENVIRONMENT, common_files
 from planner.frameworks.expressible import limit_problems, refuse
 from planner.frameworks.launch import with_stages
 from planner.frameworks.megatron.arguments import all_arguments, recomputed_per_chunk
 from planner.frameworks.megatron.profile import PROFILE
-from planner.frameworks.rank_map import rank_map_csv
-from planner.frameworks.scripts import (
-    Launch,
-    bash_header,
-    environment_file,
-    nodes,
-    readme,
-    slurm_script,
-    torchrun_script,
-)
+from planner.frameworks.scripts import Launch, bash_header, nodes
 from planner.spec.framework import FrameworkProfile
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
@@ -81,11 +73,7 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
     ]
     return {
         "args.sh": arguments_file(plan, request),
-        "env.sh": environment_file(launch.environment),
-        "torchrun.sh": torchrun_script(plan, request, launch),
-        "slurm.sh": slurm_script(plan, request),
-        "rank_map.csv": rank_map_csv(plan, request.cluster.gpus_per_node),
-        "README.md": readme(plan, request, launch, steps, notes(plan, request)),
+        **common_files(plan, request, launch, steps, notes(plan, request)),
     }
 
 
@@ -113,11 +101,7 @@ def notes(plan: Plan, request: PlanRequest) -> list[str]:
 
 def environment(plan: Plan, request: PlanRequest) -> dict[str, str]:
     """Environment variables that Megatron checks or that memory depends on."""
-    variables = {
-        "OMP_NUM_THREADS": "1",
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    }
+    variables = dict(ENVIRONMENT)
     part = request.cluster.accelerator.name.lower()
     splits = plan.tensor_parallel > 1 or plan.context_parallel > 1
     if splits and plan.zero_stage < 2 and part.startswith(NOT_BLACKWELL):

@@ -5,28 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from planner.frameworks.bundle import ENVIRONMENT, common_files
 from planner.frameworks.expressible import limit_problems, refuse
 from planner.frameworks.launch import with_stages
-from planner.frameworks.rank_map import rank_map_csv
-from planner.frameworks.scripts import (
-    Launch,
-    bash_header,
-    environment_file,
-    readme,
-    slurm_script,
-    torchrun_script,
-)
+from planner.frameworks.scripts import Launch, bash_header
 from planner.frameworks.torchtitan.module import module_source, old_model_source
 from planner.frameworks.torchtitan.profile import PROFILE
 from planner.frameworks.torchtitan.settings import family, flavor, parallelism, training
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-}
 CONVERTERS = {"fp8": "float8", "mxfp8": "mx"}
 """Name of a number format under 0.2.2's ``quantize.linear`` and ``quantize.grouped_mm``."""
 
@@ -96,13 +84,7 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
         files["train.toml"] = toml(plan, request)
         if family(request.model):
             files["plan_model.py"] = old_model_source(request.model)
-    return files | {
-        "env.sh": environment_file(launch.environment),
-        "torchrun.sh": torchrun_script(plan, request, launch),
-        "slurm.sh": slurm_script(plan, request),
-        "rank_map.csv": rank_map_csv(plan, request.cluster.gpus_per_node),
-        "README.md": readme(plan, request, launch, steps, notes(plan, request)),
-    }
+    return files | common_files(plan, request, launch, steps, notes(plan, request))
 
 
 def notes(plan: Plan, request: PlanRequest) -> list[str]:
