@@ -57,26 +57,30 @@ def split_evenly(num_layers: int, stages: int) -> list[int]:
 
 
 def split_by_load(model: Model, plan: Plan) -> list[int]:
-    """Layers of every stage when each next one goes to the rank with the least work so far.
+    """Layers of every stage when head and multi-token prediction count as so many layers of the last one.
 
-    The work of the head, and of an MTP module (a layer and the head again), counts in layers by FLOPs; where
-    they outweigh it, the last stage gives layers away, all but one.
+    Their work in layers is taken by FLOPs (an MTP module is a layer and the head again). The last stage gets
+    what is left of an equal share, but a layer at least, the others the same number each; the rest goes
+    where a rank has least.
     """
     order = stage_order(plan.schedule, plan.pipeline_parallel, plan.virtual_stages)
-    base = model.num_layers // len(order)
-    layer = 2.0 * _active_elements(model)
-    head = 2.0 * model.vocab_size * model.hidden_size / layer
-    counts = [base] * len(order)
-    work = [float(base * plan.virtual_stages)] * plan.pipeline_parallel
-    work[order[-1][0]] += head + model.mtp_depth * (1.0 + head)
-    free = model.num_layers - base * len(order)
-    while work[order[-1][0]] > max(work[:-1], default=0.0) + 1.0 and counts[-1] > 1 and len(order) > 1:
-        counts[-1], work[order[-1][0]], free = counts[-1] - 1, work[order[-1][0]] - 1.0, free + 1
+    stages, layers = len(order), model.num_layers
+    if stages == 1:
+        return [layers]
+    head = model.vocab_size * model.hidden_size / _active_elements(model)
+    ends = head + model.mtp_depth * (1.0 + head)
+    last = round((layers + ends) / stages - ends)
+    last = min(max(last, 1), layers // stages)
+    base, free = divmod(layers - last, stages - 1)
+    counts = [base] * (stages - 1) + [last]
+    work = [0.0] * plan.pipeline_parallel
+    for (rank, _), count in zip(order, counts, strict=True):
+        work[rank] += count
+    work[order[-1][0]] += ends
     for _ in range(free):
-        rank = min(range(plan.pipeline_parallel), key=lambda r: work[r])
-        stage = min((i for i, place in enumerate(order) if place[0] == rank), key=lambda i: counts[i])
+        stage = min(range(stages - 1), key=lambda i: (counts[i], work[order[i][0]], i))
         counts[stage] += 1
-        work[rank] += 1.0
+        work[order[stage][0]] += 1.0
     return counts
 
 

@@ -13,13 +13,13 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 10 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.8866,
-    elementwise_factor=1.2281,
-    tensor_comm_hidden_fraction=0.1092,
-    overlap_slowdown=0.2278,
+    kernel_efficiency=0.8819,
+    elementwise_factor=1.2334,
+    tensor_comm_hidden_fraction=0.1013,
+    overlap_slowdown=0.2109,
     scatters_sends=True,
-    attention_efficiency=0.8884,
-    step_overhead_s=0.0477,
+    attention_efficiency=0.9095,
+    step_overhead_s=0.0476,
     straggler_per_doubling=0.002,
 )
 

@@ -12,18 +12,18 @@ TIME = TimeHabits(
     # overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 184 rows.
     attention_kernel="unfused",
-    kernel_efficiency=0.8615,
-    elementwise_factor=2.0793,
+    kernel_efficiency=0.8569,
+    elementwise_factor=2.0866,
     tensor_comm_hidden_fraction=0.0,
     tensor_backward_overlaps=False,
     gradient_sync_overlaps=False,
     parameter_gather_overlaps=False,
-    overlap_slowdown=0.2341,
+    overlap_slowdown=0.217,
     gradient_reduce_bytes=2.0,
     pipeline_sends_overlap=False,
-    attention_efficiency=0.8076,
+    attention_efficiency=0.8217,
     microbatch_overhead_s=0.0012,
-    step_overhead_s=0.0457,
+    step_overhead_s=0.0454,
     straggler_per_doubling=0.002,
 )
 

@@ -12,12 +12,12 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 16 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.8186,
-    elementwise_factor=1.6898,
+    kernel_efficiency=0.8139,
+    elementwise_factor=1.6976,
     tensor_comm_hidden_fraction=0.0,
-    overlap_slowdown=0.2534,
-    attention_efficiency=0.7763,
-    step_overhead_s=0.047,
+    overlap_slowdown=0.2369,
+    attention_efficiency=0.7872,
+    step_overhead_s=0.0468,
     straggler_per_doubling=0.0018,
 )
 

@@ -33,6 +33,7 @@ from planner.validate.memory import habits_of_run, least_recompute, states_recom
 from planner.validate.spellings import (
     accelerator_named,
     framework_named,
+    graph_launches,
     precision_named,
     recompute_named,
     schedule_named,
@@ -96,7 +97,7 @@ def to_case(row: Row) -> Case:
     if "unreadable" in row:
         raise BadInput(row["unreadable"])
     said, config, cluster = _table(row, "model"), _table(row, "config"), _table(row, "cluster")
-    model = read_model(said)
+    model = read_model({"mtp_depth": 0, **said} if _without_mtp(row) else said)
     framework = read_framework(row, config, model)
     num_gpus = _number(cluster, "num_gpus", _stated_ranks(config))
     machine = _cluster(
@@ -154,6 +155,14 @@ def _cluster(accelerator: str, num_gpus: int, gpus_per_node: int | None, network
     per_node = None if gpus_per_node is None else min(int(gpus_per_node), num_gpus)
     described = described_network(network, gpus_per_node) if network and gpus_per_node else {}
     return load_cluster(accelerator_named(accelerator), num_gpus, per_node, **described)
+
+
+def _without_mtp(row: Row) -> bool:
+    """Whether the words of a row say that the model was run without its multi-token prediction."""
+    return any(
+        re.search(r"\b(w/o|without|no) MTP\b", str(row.get(key)), re.IGNORECASE)
+        for key in ("source", "notes")
+    )
 
 
 def _frozen(row: Row) -> bool:
@@ -272,8 +281,7 @@ def read_framework(row: Row, config: Mapping[str, Any], model: Model) -> Framewo
     if config.get("compile") is True:
         changes["elementwise_factor"] = min(time.elementwise_factor, time.compiled_elementwise_factor)
         changes["kernels_per_layer"] = time.kernels_per_layer / 2
-    if config.get("cuda_graph") is True:
-        changes["launch_factor"] = min(time.launch_factor, GRAPH_LAUNCH_FACTOR)
+    changes["launch_factor"] = min(time.launch_factor, graph_launches(config.get("cuda_graph")))
     if config.get("async_tp") is True:
         changes["tensor_comm_hidden_fraction"] = max(time.tensor_comm_hidden_fraction, ASYNC_TENSOR_HIDDEN)
     memory = profile.memory
@@ -300,8 +308,6 @@ def time_of_release(profile: FrameworkProfile, release: str | None) -> TimeHabit
     return earlier.time
 
 
-GRAPH_LAUNCH_FACTOR = 0.1
-"""Host cost of a launch inside a CUDA graph over a plain one (one launch replays many kernels)."""
 ASYNC_TENSOR_HIDDEN = 0.6
 """Share of tensor-parallel time that micro-pipelined products hide (torchtitan: 10-17 % of a step)."""
 

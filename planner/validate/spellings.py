@@ -36,6 +36,10 @@ FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
 UNKNOWN_FRAMEWORK = "any"
 """Profile of a framework of which nothing is known."""
 NOT_RECOMPUTED = frozenset({"none", "false", "", "no", "off", "0", "disabled", "disable", "never"})
+GRAPH_LAUNCHES = 0.1
+"""Host cost of a launch inside a CUDA graph over a plain one (one launch replays many kernels)."""
+PARTIAL_GRAPH_LAUNCHES = 0.5
+"""The same averaged over a step of which parts are captured (attention, router: the small kernels)."""
 NOT_SAID = frozenset({"n/a", "na", "unknown", "?", "not stated", "unspecified", "default", "custom", "other"})
 MODULES = {
     "core": "core_attn", "core_attn": "core_attn", "attention": "core_attn", "attn": "core_attn",
@@ -65,6 +69,21 @@ def _framework_of_source(source: str, accelerator: str) -> str:
     words = (("jax", "maxtext"), ("maxtext", "maxtext"), ("tpu", "maxtext"), ("torchtitan", "torchtitan"))
     found = next((name for word, name in (*words, ("pith", "torchtitan")) if word in source), None)
     return found or ("maxtext" if accelerator.startswith("tpu") else DEFAULT_FRAMEWORK)
+
+
+def graph_launches(said: Any) -> float:
+    """Return the host cost of a launch over a plain one, from what a row says about CUDA graphs. [1].
+
+    ``True`` and whole iterations are captured whole; other words name the modules that are.
+    """
+    text = str(said if said is not None else "").strip().lower()
+    if text in NOT_RECOMPUTED or text in NOT_SAID:
+        return 1.0
+    return (
+        GRAPH_LAUNCHES
+        if text in ("true", "yes", "full") or "full_iteration" in text
+        else PARTIAL_GRAPH_LAUNCHES
+    )
 
 
 @lru_cache(maxsize=256)

@@ -173,6 +173,16 @@ def test_switches_change_the_habits() -> None:
     assert overlapped.tensor_comm_hidden_fraction > plain.tensor_comm_hidden_fraction
 
 
+def test_words_about_multi_token_prediction() -> None:
+    shape = {"name": "DeepSeek-V3", "num_layers": 61, "hidden_size": 7168, "num_heads": 128}
+
+    def depth(notes: str) -> int:
+        return to_case(row(notes=notes) | {"model": shape}).request.model.mtp_depth
+
+    assert depth("page label: w/o MTP.") == depth("No MTP layer in the layout") == 0
+    assert depth("with MTP") == depth("") == 1
+
+
 def test_a_stated_release_brings_its_own_habits() -> None:
     def of(source: str) -> float | None:
         case = to_case(row(framework="megatron-bridge", source=source))

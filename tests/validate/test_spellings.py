@@ -17,6 +17,7 @@ from planner.validate.measured import to_case
 from planner.validate.spellings import (
     accelerator_named,
     framework_named,
+    graph_launches,
     precision_named,
     recompute_named,
     schedule_named,
@@ -133,3 +134,12 @@ def _damaged(original: dict[str, Any]) -> list[dict[str, Any]]:
             table[key] = value
         found.append(one)
     return found
+
+
+@pytest.mark.parametrize(
+    ("said", "launches"),
+    [(None, 1.0), ("none", 1.0), (False, 1.0), (True, 0.1), ("local:full_iteration", 0.1),
+     ("moe_router+moe_preprocess", 0.5), ("partial (yes)", 0.5)],
+)  # fmt: skip
+def test_graphs_by_any_words(said: object, launches: float) -> None:
+    assert graph_launches(said) == launches

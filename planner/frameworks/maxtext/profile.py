@@ -14,12 +14,12 @@ TIME = TimeHabits(
     # by tests/benchmarks/fit.py, 47 rows.
     attention_kernel="cudnn",
     kernel_efficiency=1.05,
-    elementwise_factor=1.1609,
-    tensor_comm_hidden_fraction=0.1297,
-    overlap_slowdown=0.2793,
-    attention_efficiency=0.9514,
-    step_overhead_s=0.0555,
-    straggler_per_doubling=0.0014,
+    elementwise_factor=1.2331,
+    tensor_comm_hidden_fraction=0.122,
+    overlap_slowdown=0.2702,
+    attention_efficiency=1.016,
+    step_overhead_s=0.0562,
+    straggler_per_doubling=0.0015,
 )
 
 MEMORY = MemoryHabits(

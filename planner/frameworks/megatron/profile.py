@@ -16,16 +16,16 @@ TIME = TimeHabits(
     # tests/benchmarks/fit.py, 122 rows.
     attention_kernel="cudnn",
     elementwise_factor=1.2838,
-    tensor_comm_hidden_fraction=0.1021,
+    tensor_comm_hidden_fraction=0.043,
     low_precision_gathers=True,
-    overlap_slowdown=0.26,
-    pipeline_sends_hidden_fraction=0.1362,
+    overlap_slowdown=0.2017,
+    pipeline_sends_hidden_fraction=0.0,
     scatters_sends=True,
-    expert_comm_hidden_fraction=0.3128,
+    expert_comm_hidden_fraction=0.2629,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.8048,
-    kernels_per_moe_layer=174.513,
-    step_overhead_s=0.0455,
+    expert_kernel_efficiency=0.7787,
+    kernels_per_moe_layer=333.3056,
+    step_overhead_s=0.0436,
     straggler_per_doubling=0.0,
 )
 

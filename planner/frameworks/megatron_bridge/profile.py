@@ -14,20 +14,20 @@ TIME = TimeHabits(
     # step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 122 rows.
     attention_kernel="cudnn",
-    elementwise_factor=0.9737,
-    tensor_comm_hidden_fraction=0.068,
+    elementwise_factor=0.9528,
+    tensor_comm_hidden_fraction=0.0567,
     low_precision_gathers=True,
-    overlap_slowdown=0.1741,
+    overlap_slowdown=0.1623,
     gradient_reduce_bytes=2.0,
     pipeline_sends_hidden_fraction=0.0,
     scatters_sends=True,
-    expert_comm_hidden_fraction=0.0772,
+    expert_comm_hidden_fraction=0.0775,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.662,
-    block_scaled_expert_efficiency=0.7021,
-    kernels_per_moe_layer=491.6536,
-    step_overhead_s=0.0561,
-    straggler_per_doubling=0.0014,
+    expert_kernel_efficiency=0.6495,
+    block_scaled_expert_efficiency=0.7151,
+    kernels_per_moe_layer=516.6112,
+    step_overhead_s=0.0555,
+    straggler_per_doubling=0.0016,
 )
 
 EARLIER = EarlierReleases(
