@@ -32,7 +32,7 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     machines = nodes(plan, request)
     if plan.num_gpus % machines:
         problems.append(
-            f"accelerate starts equally many processes on every machine: {plan.num_gpus} on {machines} are not"
+            f"accelerate starts equally many processes a machine: {plan.num_gpus} on {machines} are not"
         )
     if plan.zero_stage and plan.shard_group_size == 1:
         problems.append("FSDP2 over one rank is refused: dp_shard or cp has to be more than 1")
