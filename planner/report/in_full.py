@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
-from planner.cost.words import plan_words
-from planner.spec import Plan
+from planner.cost.activations import selective_modules
+from planner.cost.words import plan_words, setting_words
+from planner.spec import Plan, PlanRequest
 
 
-def full_words(plan: Plan) -> str:
+def full_words(plan: Plan, request: PlanRequest) -> str:
     """Everything that a row of the ranking leaves out: sharding, sequence parallelism, layers by rank."""
     words = [plan_words(plan)]
     replicas = plan.data_parallel * plan.context_parallel
@@ -18,11 +20,30 @@ def full_words(plan: Plan) -> str:
         words.append(f"{'with' if plan.sequence_parallel else 'without'} sequence parallelism")
     if plan.context_parallel > 1:
         words.append(f"context parallel by {plan.context_parallel_kind.replace('_', '-')}")
-    if plan.recompute == "selective" and plan.recompute_modules:
-        words.append(f"recomputing {', '.join(plan.recompute_modules)}")
+    if plan.recompute == "selective":
+        words.append(f"recomputing {', '.join(selective_modules(plan, request))}")
     if plan.pipeline_parallel > 1 and plan.stages:
         words.append(_layers_words(plan))
     return ", ".join(words)
+
+
+def unseen_settings(plans: Sequence[Plan]) -> list[str]:
+    """What sets ranked plans apart but has no column, such as ``Optimizer offload: plans 1 and 4``."""
+    found: dict[str, list[int]] = {}
+    for rank, plan in enumerate(plans, 1):
+        if plan.offload != "none":
+            found.setdefault(f"{plan.offload.capitalize()} offload", []).append(rank)
+        if plan.expert_tensor_parallel > 1:
+            name = setting_words("expert_tensor_parallel", plan.expert_tensor_parallel)
+            found.setdefault(f"Experts split over {name}", []).append(rank)
+        if plan.precision != plans[0].precision:
+            found.setdefault(f"In {plan.precision}", []).append(rank)
+    return [f"{name}: {_ranks_words(ranks)}." for name, ranks in found.items()]
+
+
+def _ranks_words(ranks: Sequence[int]) -> str:
+    *first, last = map(str, ranks)
+    return f"plans {', '.join(first)} and {last}" if first else f"plan {last}"
 
 
 def _layers_words(plan: Plan) -> str:

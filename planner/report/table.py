@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from planner.cost.terms import Memory, StepTime
 from planner.cost.words import LETTERS, memory_words, time_words
-from planner.report.in_full import full_words
+from planner.report.in_full import full_words, unseen_settings
 from planner.rules import is_choice
 from planner.spec import Plan, PlanRequest
 from planner.units import GB, format_bytes, format_seconds
@@ -220,7 +220,7 @@ def answer_text(answer: Answer) -> str:
     if result.best is None:
         parts.append(_nothing_text(answer))
     else:
-        full = f"Plan 1 in full: {full_words(result.plans[0].plan)}."
+        full = f"Plan 1 in full: {full_words(result.plans[0].plan, request)}."
         parts += [ranking(result.plans, request), "", paragraph(full), "", *_plan_parts(answer)]
     parts.append(section("Assumed", bullets(request.assumptions)))
     parts.append(paragraph(proof_line(result)))
@@ -234,11 +234,16 @@ def _plan_parts(answer: Answer) -> list[str]:
         breakdowns(best, request),
         "",
         section("What binds", bullets(answer.binds)),
-        section("Notes", bullets((*best.notes, *answer.result.notes, *_tie(answer.result), _band(best)))),
+        section("Notes", bullets(_notes(answer.result))),
     ]
     if answer.sensitivity is not None:
         parts.append(section("What would change it", answer.sensitivity.text()))
     return parts
+
+
+def _notes(result: PlanResult) -> list[str]:
+    best, unseen = result.plans[0], unseen_settings([estimate.plan for estimate in result.plans])
+    return [*best.notes, *result.notes, *unseen, *_tie(result), _band(best)]
 
 
 def _tie(result: PlanResult) -> list[str]:
@@ -317,7 +322,7 @@ def comparison_text(found: Comparison) -> str:
     first, second = found.names
     settings = tabulate(found.settings, ("setting", first, second), disable_numparse=True)
     whole = [
-        f"{name}: {full_words(estimate.plan)}."
+        f"{name}: {full_words(estimate.plan, found.request)}."
         for name, estimate in zip(found.names, (found.first, found.second), strict=True)
     ]
     parts = [

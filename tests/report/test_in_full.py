@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.report.in_full import full_words
-from planner.spec import Plan, StagePlan
+from planner.report.in_full import full_words, unseen_settings
+from planner.spec import Plan, PlanRequest, StagePlan
 
 
 def staged(*ranks: tuple[int, ...], **more: object) -> Plan:
@@ -14,23 +14,31 @@ def staged(*ranks: tuple[int, ...], **more: object) -> Plan:
     })  # fmt: skip
 
 
-def test_layers_are_counted_in_runs() -> None:
-    assert full_words(staged((4,), (4,))).endswith("4 layers a rank")
-    assert full_words(staged((4,), (5,), (5,), (2,))).endswith("layers by rank 4, 2 x 5, 2")
-    assert full_words(staged((2, 2), (3, 1))).endswith("4 layers a rank in chunks of 1 to 3")
-    assert full_words(staged((2, 2), (2, 2))).endswith("4 layers a rank in chunks of 2")
+def test_layers_are_counted_in_runs(tiny_dense: PlanRequest) -> None:
+    assert full_words(staged((4,), (4,)), tiny_dense).endswith("4 layers a rank")
+    assert full_words(staged((4,), (5,), (5,), (2,)), tiny_dense).endswith("layers by rank 4, 2 x 5, 2")
+    assert full_words(staged((2, 2), (3, 1)), tiny_dense).endswith("4 layers a rank in chunks of 1 to 3")
+    assert full_words(staged((2, 2), (2, 2)), tiny_dense).endswith("4 layers a rank in chunks of 2")
 
 
-def test_what_the_columns_do_not_show_is_said() -> None:
+def test_what_the_columns_do_not_show_is_said(tiny_dense: PlanRequest) -> None:
     plan = Plan(
         tensor_parallel=2, sequence_parallel=True, context_parallel=2, context_parallel_kind="all_to_all",
         data_parallel=4, zero_stage=1, shard_group_size=4, offload="optimizer", recompute="selective",
         recompute_modules=("mlp",),
     )  # fmt: skip
-    words = full_words(plan)
+    words = full_words(plan, tiny_dense)
     for part in (
         "optimizer offload", "with sequence parallelism", "context parallel by all-to-all", "recomputing mlp",
         "state shared by groups of 4 of the 8 replicas",
     ):  # fmt: skip
         assert part in words
-    assert "shared" not in full_words(plan.model_copy(update={"shard_group_size": 8}))
+    assert "shared" not in full_words(plan.model_copy(update={"shard_group_size": 8}), tiny_dense)
+
+
+def test_settings_without_a_column_are_listed_by_plan() -> None:
+    plain, away = Plan(), Plan(offload="optimizer")
+    assert unseen_settings([plain, plain]) == []
+    assert unseen_settings([away, plain, away]) == ["Optimizer offload: plans 1 and 3."]
+    split, low = Plan(expert_tensor_parallel=2), Plan(precision="fp8")
+    assert unseen_settings([plain, split, low]) == ["Experts split over etp=2: plan 2.", "In fp8: plan 3."]
