@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from planner.errors import BadInput, did_you_mean
 from planner.frameworks.detect import detect
 from planner.frameworks.launch import LaunchFile, merge, stages_of
+from planner.frameworks.shell import read_script
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -88,7 +92,7 @@ def read_files(sources: Mapping[str, str], framework: str | None = None) -> Laun
         No file is recognised, or two belong to different frameworks.
     """
     launches = []
-    for path, source in sources.items():
+    for path, source in _with_sourced(sources).items():
         name = framework or detect(source, path, strict=len(sources) == 1)
         if name:
             launches.append(read_text(source, path, name))
@@ -103,6 +107,22 @@ def read_files(sources: Mapping[str, str], framework: str | None = None) -> Laun
             f"the files belong to different frameworks ({', '.join(names)}); check them one by one"
         )
     return merge(launches)
+
+
+def _with_sourced(sources: Mapping[str, str]) -> dict[str, str]:
+    """The scripts with the variables of those given files that they source, on their first line."""
+    by_name = {Path(path).name: source for path, source in sources.items()}
+    found = {}
+    for path, source in sources.items():
+        names = [
+            Path(name).name for name in re.findall(r"(?m)^\s*(?:source|\.)\s+[\"']?([^\s\"';]+)", source)
+        ]
+        variables: dict[str, str] = {}
+        for name in names:
+            variables |= read_script(by_name.get(name, "")).variables
+        said = "".join(f"{name}={shlex.quote(value)}; " for name, value in variables.items())
+        found[path] = said + source
+    return found
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:

@@ -138,6 +138,8 @@ class Script:
         name = match.group(1) or match.group(3)
         known = self.variables.get(name)
         default: str | None = match.group(2)
+        if default is not None and re.fullmatch(r"\"[^\"]*\"|'[^']*'", default):
+            default = default[1:-1]
         if known is not None:
             return known
         return match.group(0) if default is None else default
@@ -170,7 +172,8 @@ def read_script(source: str) -> Script:
         word = words[at]
         match = _ASSIGNMENT.match(word.text)
         if match is None:
-            script.words.append(word)
+            is_program = at > 0 and re.fullmatch(r"-[a-z]*c", words[at - 1].text)
+            script.words += _flag_words(word) if is_program and word.quoted else [word]
             at += 1
         elif at + 1 < len(words) and words[at + 1].text == "(" and word.text.endswith("="):
             at = _array(script, words, at)
@@ -195,8 +198,8 @@ def _array(script: Script, words: list[Word], at: int) -> int:
 
 
 def _flag_words(word: Word) -> list[Word]:
-    """An array's entry: ``"--flag value"`` in one pair of quotes becomes two words when it is used."""
-    if word.single or not re.match(r"--[A-Za-z]\S*\s", word.text):
+    """Words of one in quotes that is cut where it is used: ``"--flag value"`` in an array, ``bash -c``."""
+    if not re.search(r"(^|\s)--[A-Za-z]\S*(\s|$)", word.text):
         return [word]
     return [entry for entry in _Scanner(word.text, line=word.line).run() if entry.text != "\n"]
 

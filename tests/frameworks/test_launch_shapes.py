@@ -174,3 +174,22 @@ def test_tensor_ranks_split_experts_where_there_are_no_expert_ranks() -> None:
     assert plan_of(source, "x.toml", TINY).expert_tensor_parallel == 1
     parted = source.replace("[training]", "expert_parallel_degree = 4\n[training]")
     assert plan_of(parted, "x.toml", TINY_MOE).expert_tensor_parallel == 1
+
+
+def test_a_program_in_quotes_and_variables_of_a_sourced_file() -> None:
+    main = """#!/bin/bash
+source ./sizes.sh
+srun --nodes=2 bash -c "python pretrain_gpt.py --tensor-model-parallel-size ${TP} \\
+    --num-layers 8 --micro-batch-size 1 --global-batch-size 8 --bf16"
+"""
+    launch = read_files({"run/main.sh": main, "run/sizes.sh": 'TP=4\nNAME="a b"\n'})
+    assert (launch.get("tensor_parallel"), launch.fields["tensor_parallel"].line) == (4, 3)
+    alone = read_files({"run/main.sh": main})
+    assert [entry.found.value for entry in alone.unreadable] == ["${TP}"]
+
+
+def test_defaults_in_quotes_are_values() -> None:
+    found = {
+        entry.key: entry.value for entry in read_flags("N=${N:-\"8\"}\nrun --n $N --m ${M:-'4'}\n", "x.sh")
+    }
+    assert found == {"--n": "8", "--m": "4"}

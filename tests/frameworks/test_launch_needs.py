@@ -1,0 +1,72 @@
+"""Settings that need or exclude others, as the frameworks' own checks have it."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.frameworks.files import read_text
+from planner.frameworks.lint.needs import NEEDS, need_findings
+from planner.frameworks.megatron.read import known_flags
+
+SCRIPT = "torchrun pretrain_gpt.py --num-layers 8 --seq-length 4096 --max-position-embeddings 4096 {flags}\n"
+
+
+def told(flags: str) -> list[str]:
+    return [entry.message for entry in need_findings(read_text(SCRIPT.format(flags=flags), "run.sh"))]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            "--overlap-param-gather --use-distributed-optimizer",
+            "--overlap-param-gather needs --overlap-grad-reduce",
+        ),
+        (
+            "--overlap-param-gather --overlap-grad-reduce",
+            "--overlap-param-gather needs --use-distributed-optimizer or --use-megatron-fsdp or --optimizer dist_muon",
+        ),
+        ("--tp-comm-overlap", "--tp-comm-overlap needs --sequence-parallel"),
+        (
+            "--recompute-granularity full --recompute-method uniform",
+            "--recompute-granularity full needs --recompute-num-layers",
+        ),
+        (
+            "--recompute-activations --recompute-method block",
+            "--recompute-activations does not go with --recompute-method",
+        ),
+        ("--bf16 --fp16", "--bf16 does not go with --fp16"),
+        ("--max-position-embeddings 2048", "--max-position-embeddings 2048 is less than --seq-length 4096"),
+    ],
+)
+def test_a_setting_without_its_other_is_told(flags: str, message: str) -> None:
+    assert told(flags) == [message]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--overlap-param-gather --overlap-grad-reduce --use-distributed-optimizer",
+        "--recompute-granularity selective --bf16",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        "--tp-comm-overlap --sequence-parallel",
+    ],
+)
+def test_a_setting_beside_its_other_is_not_told(flags: str) -> None:
+    assert not told(flags)
+
+
+def test_deepspeed_takes_one_half_precision() -> None:
+    source = '{"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}, "fp16": {"enabled": %s}}'
+    both = list(need_findings(read_text(source % "true", "ds.json")))
+    assert [entry.message for entry in both] == ["bf16.enabled does not go with fp16.enabled"]
+    assert not list(need_findings(read_text(source % "false", "ds.json")))
+
+
+def test_megatron_knows_every_flag_of_the_table() -> None:
+    names = {
+        name.partition("=")[0]
+        for need in NEEDS["megatron"]
+        for name in (need.setting, *need.needs, *need.excludes)
+    }
+    assert {f"--{name.replace('_', '-')}" for name in names} <= known_flags()
