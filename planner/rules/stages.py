@@ -56,13 +56,16 @@ def stages_hold_every_layer(request: PlanRequest, plan: Plan) -> bool:
 
 @rule(source="every stage but the first and the last computes layers", field="stages", numbers=_layout)
 def inner_stages_hold_layers(request: PlanRequest, plan: Plan) -> bool:
-    """The stages hold {layers}: a stage without layers can only stand at an end, beside embedding or loss."""
+    """The stages hold {layers}: a stage without layers can only stand at an end, beside embedding or loss,
+    and every rank holds at least one layer.
+    """
     if not plan.stages or not _has_shape(plan):
         return True
     counts = _chunks_in_order(plan)
     ends_may_be_empty = plan.virtual_stages > 1 and request.framework.limits.uneven_stages == "any"
     inner = counts[1:-1] if ends_may_be_empty else counts
-    return all(count > 0 for count in inner) and min(counts) >= 0
+    ranks_hold_layers = all(stage.layers > 0 for stage in plan.stages)
+    return ranks_hold_layers and all(count > 0 for count in inner) and min(counts) >= 0
 
 
 @rule(

@@ -274,9 +274,10 @@ def tail_bound(rows: Rows, work: WorkTimes, busiest: Floats, request: PlanReques
     Notes
     -----
     The pace-setting rank then holds at least (U - end - others) / u layers of the most frequent kind, others
-    being all layers of other kinds: one of three ranks (first, inner, last), and the cheapest counts. The
-    bound uses the largest computation that can hide the exchange, U in either direction. One pipeline rank
-    holds everything: exact.
+    being all layers of other kinds, and at least (U - end) / (slowest layer) of some kinds, of which the one
+    that adds least stands for all. It is one of three ranks (first, inner, last), and the cheapest counts.
+    The bound uses the largest computation that can hide the exchange, U in either direction. One pipeline
+    rank holds everything: exact.
 
     A rank that works U' > U exposes at most 2 (U' - U) less, so with m >= 2 micro-batches m U + tail(U) is
     below m U' + tail(U') as well: where U is only a lower bound of the busiest rank, it still holds. With
@@ -307,12 +308,19 @@ def _tail_of_group(
     others = sum(
         count * layer_seconds(work, kind, again) for kind, count in work.counts.items() if kind != main
     )
+    slowest = np.max([layer_seconds(work, kind, again) for kind in work.counts], axis=0)
     options = []
     for place, end in enumerate((ends[0], ends[1], np.zeros(len(rows)))):
         left = busiest - work.engine.total - end
         held = np.floor((left - others) / layer_seconds(work, main, again) * (1 + 1e-9) + 1e-9)
-        load = ChunkLoad({main: np.maximum(held, 0)}, embedding=int(place == 0), head=int(place == 1))
+        ends_held = {"embedding": int(place == 0), "head": int(place == 1)}
+        load = ChunkLoad({main: np.maximum(held, 0)}, **ends_held)
         after = _tail(load, setting, request, busiest, busiest)
+        if len(work.counts) > 1:
+            every = np.floor(left / slowest * (1 + 1e-9) + 1e-9)
+            loads = [ChunkLoad({kind: np.maximum(every, 0)}, **ends_held) for kind in work.counts]
+            tails = [_tail(load, setting, request, busiest, busiest) for load in loads]
+            after = np.maximum(after, np.min(tails, axis=0))
         options.append(np.where(left >= 0, after, np.inf))
     spread = np.min(options, axis=0)
     spread = np.where(_in(rows, BIDIRECTIONAL), 0.0, spread)

@@ -19,7 +19,7 @@ from planner.spec.plan import Schedule
 
 ADAPTIVE: frozenset[Schedule] = frozenset({"zb-v", "zb-h2"})
 """Schedules without chains between ranks: ZB-V's order follows the durations, steps of ZB-H2 interlock."""
-MOST_LEARNED = 256
+MOST_LEARNED = 128
 """Chains that are kept of the layouts of one (schedule, p, v, m)."""
 
 
@@ -70,7 +70,7 @@ class ChainPool:
         if schedule in BIDIRECTIONAL:
             work = np.sum(passes, axis=-1)
             return np.asarray(m * np.max(work + work[..., ::-1], axis=-1) / 2)
-        flat = passes.reshape(*passes.shape[:-2], -1)
+        flat = passes.reshape(*passes.shape[:-2], 3 * passes.shape[-2])
         return np.asarray(np.max(flat @ self.matrix(schedule, p, v, m).T, axis=-1))
 
     def learn(self, schedule: Schedule, passes: tuple[Matrix, Matrix, Matrix], m: int) -> None:

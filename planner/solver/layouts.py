@@ -50,8 +50,12 @@ def every_layout(price: SettingPrice) -> Counts | None:
     listed = _listed(tuple(counts_allowed(price, stage) for stage in range(len(price.order))), layers)
     if listed is None and v > 1:
         rounds = equal_rounds(layers, p, v, _least_at_ends(price))
-        return rounds if len(rounds) else None
-    return listed
+        return _with_layers_on_every_rank(rounds, price) if len(rounds) else None
+    return listed if listed is None else _with_layers_on_every_rank(listed, price)
+
+
+def _with_layers_on_every_rank(layouts: Counts, price: SettingPrice) -> Counts:
+    return layouts[np.all(layouts @ price.on_rank.T > 0, axis=1)]
 
 
 @lru_cache(maxsize=512)

@@ -8,7 +8,7 @@ makespan of the simulated schedule, sends, synchronisation and optimizer of the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import inf
 from typing import Any
@@ -28,7 +28,6 @@ from planner.solver.first_chains import ChainPool
 from planner.solver.layout_passes import (
     kinds_held,
     least_passes,
-    may_skip_recompute,
     recomputes_all,
     surely_recomputed,
 )
@@ -115,8 +114,8 @@ class SettingPrice:
         share = 1.0 / len(ranks)
         forward_s = share * sum(sum(forward[rank]) for rank in ranks)
         backward_s = share * sum(sum(inputs[rank]) + sum(weights[rank]) for rank in ranks)
-        merged = _merged(chunk for rank in ranks for chunk in loads[rank])
-        return self.finish(makespan, self.tail(merged, forward_s, backward_s))
+        load = merged(chunk for rank in ranks for chunk in loads[rank])
+        return self.finish(makespan, self.tail(load, forward_s, backward_s))
 
     def least_seconds(self, layout: Layout) -> float:
         """Step time at least: the longest known chain of the layout. [s]."""
@@ -138,6 +137,16 @@ class SettingPrice:
         local = load_local_parameters(load, self.setting, self.request)
         return float(tail_time(local, self.setting, self.request, forward_s, backward_s))
 
+    def work_bounds(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Step time of layouts [layout, stage] at least: all micro-batches on the busiest rank. [s].
+
+        Two-way schedules average two ranks: there nothing is known.
+        """
+        if self.schedule in BIDIRECTIONAL:
+            return np.zeros(len(layouts))
+        work = np.sum(self.stage_passes(layouts), axis=2) @ self.on_rank.T
+        return np.asarray((self.m * np.max(work, axis=1) + self._fixed_s) * self._growth)
+
     def bounds(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Step time of layouts [layout, stage] at least: their longest known chain, and what follows. [s].
 
@@ -145,7 +154,7 @@ class SettingPrice:
         (``bounds.with_tail``).
         """
         passes = self.stage_passes(layouts)
-        work = np.sum(passes, axis=2) @ self._on_rank.T
+        work = np.sum(passes, axis=2) @ self.on_rank.T
         hidden = 2.0 * np.maximum(np.max(work, axis=1) - self.known.busiest_s, 0.0)
         after = np.maximum(self.known.tail_s - hidden, 0.0) * (1 - ROUND_OFF)
         makespans = self.chains.longest(passes, self.schedule, self.p, self.v, self.m)
@@ -163,7 +172,7 @@ class SettingPrice:
         return np.asarray(least_passes(held, again, self.work, np.array([self.index]), self.v)[0])
 
     @cached_property
-    def _on_rank(self) -> npt.NDArray[np.float64]:
+    def on_rank(self) -> npt.NDArray[np.float64]:
         """1 where a stage is on a rank, as [rank, stage]."""
         return np.array([[rank == own for rank, _ in self.order] for own in range(self.p)], dtype=float)
 
@@ -178,7 +187,7 @@ class SettingPrice:
         )
         if some or self.schedule in BIDIRECTIONAL:
             return 0.0
-        on_rank = self._on_rank
+        on_rank = self.on_rank
         passes = np.einsum("lsf,rs->flr", self.stage_passes(layouts), on_rank)
         held = kinds_held(layouts, self.request.model)
         first, last = on_rank[:, 0], on_rank[:, -1]
@@ -223,7 +232,7 @@ class SettingPrice:
             )  # fmt: skip
         return loads
 
-    def _chunk_layers(self, layers: tuple[int, ...]) -> list[tuple[int, ...]]:
+    def chunk_layers(self, layers: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Layers of every chunk as [rank][chunk]."""
         held = dict(zip(self.order, layers, strict=True))
         return [tuple(held[rank, chunk] for chunk in range(self.v)) for rank in range(self.p)]
@@ -232,111 +241,17 @@ class SettingPrice:
         """Recomputed layers of every chunk as [rank][chunk]."""
         if not any(layout.recomputed):
             return [(0,) * self.v] * self.p
-        held = self._chunk_layers(layout.layers)
+        held = self.chunk_layers(layout.layers)
         return [spread_recomputed(*pair) for pair in zip(held, layout.recomputed, strict=True)]
 
     def rank_bytes(self, layout: Layout) -> list[float]:
         """Peak memory of every rank. [byte]."""
-        loads = [_merged(chunks) for chunks in self.loads(layout)]
+        loads = [merged(chunks) for chunks in self.loads(layout)]
         mirrors = reversed(loads) if self.schedule in DOUBLE_MODEL else [None] * self.p
         return [
             float(stage_memory(load, self.setting, self.request, rank, mirror).total)
             for rank, (load, mirror) in enumerate(zip(loads, mirrors, strict=True))
         ]
-
-    def least_recomputed(self, layers: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Fewest recomputed layers with which every rank fits, as the framework can say it; None if none do.
-
-        A setting without recompute recomputes nothing, and one with it something: what fits without belongs
-        to the setting without. Where the user rules that one out, every layer is recomputed.
-        """
-        ranks = [_merged(chunks) for chunks in self.loads(Layout(layers, (0,) * self.p))]
-        fitting: list[list[int]] = self._fitting(ranks)
-        held: list[int] = [sum(int(np.asarray(n)) for n in load.layers.values()) for load in ranks]
-        if not all(fitting):
-            return None
-        if self.values["recompute"] == "none":
-            return (0,) * self.p
-        if not may_skip_recompute(self.request):
-            return tuple(held) if all(h in fits for h, fits in zip(held, fitting, strict=True)) else None
-        if all(0 in fits for fits in fitting):
-            return None
-        return self._expressible(fitting, layers)
-
-    def _expressible(self, fitting: list[list[int]], layers: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Fewest recomputed layers of every rank that the framework can say, of those with which it fits.
-
-        Rank by rank; or the first n layers of every chunk; or, where no part of a chunk is possible, all.
-        """
-        if self.request.framework.limits.recompute_per_stage:
-            return tuple(fits[0] for fits in fitting)
-        chunks = self._chunk_layers(layers)
-        most = max(max(held) for held in chunks)
-        for first in range(1 if self._is_partial else most, most + 1):
-            counts = tuple(sum(min(first, layers) for layers in held) for held in chunks)
-            if all(count in fits for count, fits in zip(counts, fitting, strict=True)):
-                return counts
-        return None
-
-    @property
-    def _is_partial(self) -> bool:
-        return self.request.framework.limits.recomputes_partially(self.values["recompute"])
-
-    def _fitting(self, ranks: list[ChunkLoad]) -> list[list[int]]:
-        """Counts of recomputed layers with which each rank's load fits, ascending."""
-        if self.schedule in DOUBLE_MODEL:
-            return self._fitting_in_pairs(ranks)
-        fits: list[list[int]] = [[] for _ in ranks]
-        groups: dict[frozenset[LayerKind], list[int]] = {}
-        for rank, load in enumerate(ranks):
-            groups.setdefault(frozenset(load.layers), []).append(rank)
-        for kinds, members in groups.items():
-            loads = [ranks[rank] for rank in members]
-            held = np.array([[load.num_layers] for load in loads])
-            most = int(held.max(initial=0)) if self.values["recompute"] != "none" else 0
-            tried = np.arange(most + 1)[None, :]
-            total = self._bytes(kinds, loads, tried, np.array(members)[:, None])
-            allowed = (total <= self.request.cluster.usable_hbm_bytes) & (tried <= held)
-            if not self._is_partial:
-                allowed &= (tried == 0) | (tried == held)
-            for rank, row in zip(members, allowed, strict=True):
-                fits[rank] = np.flatnonzero(row).tolist()
-        return fits
-
-    def _fitting_in_pairs(self, ranks: list[ChunkLoad]) -> list[list[int]]:
-        """The same where a rank holds the stage of rank p-1-r as well, which recomputes as many layers."""
-        held = [int(load.num_layers) for load in ranks]
-        most = max(held) if self.values["recompute"] != "none" else 0
-        tried = np.arange(most + 1)
-        counts = [np.minimum(tried, layers) for layers in held]
-        loads = [replace(load, recompute_layers=count) for load, count in zip(ranks, counts, strict=True)]
-        fits = np.array(
-            [
-                stage_memory(load, self.setting, self.request, rank, mirror).total
-                <= self.request.cluster.usable_hbm_bytes
-                for rank, (load, mirror) in enumerate(zip(loads, reversed(loads), strict=True))
-            ]
-        )
-        fits = fits & fits[::-1]
-        if not self._is_partial:
-            fits[:, 1:most] = False
-        return [np.unique(count[row]).tolist() for count, row in zip(counts, fits, strict=True)]
-
-    def _bytes(self, kinds: frozenset[LayerKind], loads: list[ChunkLoad], tried: Any, ranks: Any) -> Any:
-        """Peak memory as [load, recomputed layers]. [byte]."""
-
-        def column(values: list[Any]) -> Any:
-            return np.array(values)[:, None]
-
-        load = ChunkLoad(
-            {kind: column([load.layers[kind] for load in loads]) for kind in kinds},
-            tried,
-            column([load.embedding for load in loads]),
-            column([load.head for load in loads]),
-            column([load.mtp for load in loads]),
-        )
-        total = stage_memory(load, self.setting, self.request, ranks).total
-        return np.broadcast_to(total, (len(loads), tried.shape[1]))
 
     def _kinds_between(self, start: int, stop: int) -> dict[LayerKind, int]:
         if len(self.kinds) == 1:
@@ -381,7 +296,7 @@ def _phase(phases: Any, index: int) -> Phase:
     )  # fmt: skip
 
 
-def _merged(chunks: Iterable[ChunkLoad]) -> ChunkLoad:
+def merged(chunks: Iterable[ChunkLoad]) -> ChunkLoad:
     """The sum of chunks."""
     layers: dict[LayerKind, Any] = {}
     recomputed: Any = 0

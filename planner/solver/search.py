@@ -31,6 +31,7 @@ from planner.solver.sieve import ALIKE, sifted
 from planner.solver.space import FIELDS, Rows
 from planner.solver.stage_model import refine
 from planner.solver.stages import best_layout, is_exhaustive
+from planner.solver.standings import NEAR_BEST, Standings
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -46,12 +47,10 @@ KINDS = ("tensor_parallel", "context_parallel", "expert_parallel", "precision", 
 """Of work rows that agree in these, the first look takes the fastest."""
 MOST_TRIED, TRIES = 1024, 2
 """Kinds of settings of a first look, and how many of one family are priced."""
-SIFTED_AFTER = frozenset({2, 8, 32, 128, 512, 2048})
+SIFTED_AFTER = frozenset({1, 4, 16, 64, 256, 1024})
 """Candidates priced in vain after which those alike are bounded anew."""
-FAR = 1.5
+FAR = 1.1
 """Above the best bound by this factor, the limit is worth pricing a few more plans of every family."""
-NEAR_BEST = 1.01
-"""Plans within 1 % count as equally fast when the simplest is preferred."""
 
 SHARED = tuple(name for name in FIELDS if name not in ("zero_stage", "shard_group_size", "offload"))
 """Fields that the layers' work depends on."""
@@ -59,6 +58,8 @@ MOST_OPEN = 4
 """Settings whose search over layouts may end without a proof before the rest is left to the gap."""
 FAR_ABOVE = 16
 """Without a plan yet, layouts up to this factor above a setting's bound are looked for, times its ranks."""
+ROUNDED_US = 1
+"""A bound is rounded down by less than this. [us]"""
 MET = 2e-7
 """Relative gap that is rounding of the stage model's coefficients."""
 
@@ -87,17 +88,6 @@ class Entry:
     """Whether every layout was looked at, or bounded; otherwise ``bound_us`` is what is known of the rest."""
 
 
-@dataclass(frozen=True)
-class Pick:
-    """One rank: the least objective left, what still counts as nearly as fast, and the plan chosen."""
-
-    fastest_us: int
-    near_us: int
-    score: int
-    objective_us: int
-    family: tuple[object, ...]
-
-
 class Search:
     """One run of the solver."""
 
@@ -115,9 +105,7 @@ class Search:
         self._heap: list[tuple[int, int]] = []
         self._next_row = 0
         self._threshold_s = 0.0
-        self._best: dict[tuple[object, ...], int] = {}
-        self._plans: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-        self._picks: list[Pick] = []
+        self._standings = Standings(top, request.prefer_simple)
         self._floors_s: dict[tuple[int, ...], float] = {}
         self._passed: list[int] = []
         self._chains = ChainPool()
@@ -138,7 +126,7 @@ class Search:
 
     def _result(self, chosen: list[Entry]) -> PlanResult:
         plans = tuple(evaluate(entry.plan, self._request) for entry in chosen if entry.plan is not None)
-        best, bound = min(self._best.values(), default=NEVER), self._layouts_bound_us()
+        best, bound = self._standings.best_us, self._layouts_bound_us()
         if self._stopped:
             bound = min(bound, self._bound_us())
         met = not self._stopped and bound >= best * (1 - MET)
@@ -151,13 +139,6 @@ class Search:
             solve_s=time.monotonic() - self._start, num_settings=self._scan.num_settings,
         )  # fmt: skip
 
-    def _limit_us(self) -> int:
-        """What a candidate must beat to be shown: the last plan's price, 1 % more for simplicity."""
-        picks = self._picks
-        if len(picks) < self._top:
-            return NEVER
-        return picks[-1].near_us + 1
-
     def _bound_us(self) -> int:
         """Lower bound of everything that is not priced."""
         waiting = self._heap[0][0] if self._heap else NEVER
@@ -169,7 +150,7 @@ class Search:
 
     def _open_entries(self) -> list[Entry]:
         """Priced settings with layouts that could still be better than the best plan."""
-        best = min(self._best.values(), default=NEVER)
+        best = self._standings.best_us
         return [
             entry for entry in self._entries
             if entry.priced and not entry.exhaustive and entry.bound_us < best
@@ -179,7 +160,7 @@ class Search:
         """Search all layouts of the settings that could still be the best, most promising first."""
         given_up = 0
         for entry in sorted(self._open_entries(), key=lambda entry: entry.bound_us):
-            best = min(self._best.values(), default=NEVER)
+            best = self._standings.best_us
             if self._stopped or entry.bound_us >= best or given_up == MOST_OPEN:
                 return
             if time.monotonic() > self._deadline:
@@ -195,7 +176,7 @@ class Search:
         worth_s = min(best_us, most) * MICROSECOND_S / weight
         found = refine(price, worth_s)
         entry.bound_us = max(entry.bound_us, int(microseconds_down(found.bound_s * weight)))
-        if entry.bound_us >= min(best_us, most) * (1 - MET):
+        if entry.bound_us + ROUNDED_US >= min(best_us, most) * (1 - MET):
             entry.exhaustive = True
         if found.layout is not None:
             self._accept(entry, price.plan(found.layout), found.seconds * weight)
@@ -207,11 +188,9 @@ class Search:
         """Keep a plan that breaks no rule and tell who listens when it is the best."""
         if broken_rules(plan, self._request):
             return
-        best = min(self._best.values(), default=NEVER)
+        best = self._standings.best_us
         entry.plan, entry.objective_us = plan, int(microseconds_up(objective_s))
-        self._best[entry.family] = min(entry.objective_us, self._best.get(entry.family, NEVER))
-        self._plans.setdefault(entry.family, []).append((simplicity(plan), entry.objective_us))
-        self._picks = self._choose()
+        self._standings.add(entry.family, simplicity(plan), entry.objective_us)
         if entry.objective_us < best and self._on_plan is not None:
             self._on_plan(evaluate(plan, self._request), time.monotonic() - self._start)
 
@@ -221,17 +200,17 @@ class Search:
 
     def _price_until_proven(self) -> None:
         """Scan and price until no candidate's bound is below the price at which it would matter."""
-        while self._bound_us() < self._limit_us() or self._is_waiting():
+        while self._bound_us() < self._standings.limit_us or self._is_waiting():
             if time.monotonic() > self._deadline:
                 self._stopped = True
                 return
-            if self._bound_us() >= self._limit_us():
+            if self._bound_us() >= self._standings.limit_us:
                 self._heap = [(self._entries[number].least_us, number) for number in self._passed]
                 heapq.heapify(self._heap)
                 self._passed = []
             elif not self._heap or self._heap[0][0] >= self._unscanned_us():
                 self._widen()
-                if self._heap and self._limit_us() > FAR * self._heap[0][0]:
+                if self._heap and self._standings.limit_us > FAR * self._heap[0][0]:
                     self._dive()
             else:
                 self._consider(heapq.heappop(self._heap)[1])
@@ -240,7 +219,7 @@ class Search:
         """Look for a plan of every rank among settings of low bounds, so that the scan has a limit."""
         rows, kinds = FIRST_ROWS, self._scan.work.key(KINDS)
         leading = np.sort(np.unique(kinds, return_index=True)[1])
-        while len(self._picks) < self._top and time.monotonic() < self._deadline:
+        while not self._standings.are_full and time.monotonic() < self._deadline:
             self._add(self._scan.expand(leading[:rows], sample=((*FAMILY, "schedule"), MOST_TRIED)))
             self._dive()
             if rows >= min(len(leading), MOST_ROWS):
@@ -267,7 +246,7 @@ class Search:
         if priced.plan is not None or self._in_vain[key] not in SIFTED_AFTER:
             return
         price = self._setting_price(priced, priced.values)
-        limit = self._limit_us()
+        limit = self._standings.limit_us
         waiting = [entry for entry in self._alike[key] if not entry.priced and entry.least_us < limit]
         sources = {id(entry.source): entry.source for entry in waiting}
         for identity, source in sources.items():
@@ -324,52 +303,20 @@ class Search:
         tried: dict[tuple[object, ...], int] = {}
         for _, number in sorted(self._heap):
             entry = self._entries[number]
-            if time.monotonic() > self._deadline or entry.bound_us >= self._limit_us():
+            if time.monotonic() > self._deadline or entry.bound_us >= self._standings.limit_us:
                 return
             tried[entry.family] = tried.get(entry.family, 0) + 1
             if tried[entry.family] <= TRIES:
                 self._consider(number)
 
     def _worth_us(self, entry: Entry) -> int:
-        """Price below which the candidate would be chosen at some rank.
-
-        It would be the fastest left, or it is nearly as fast and simpler than the one chosen.
-        """
-        picks, worth = self._picks, 0
-        for pick in picks:
-            worth = max(worth, pick.fastest_us)
-            if self._request.prefer_simple and entry.score < pick.score:
-                worth = max(worth, pick.near_us + 1)
-            elif self._request.prefer_simple and entry.score == pick.score:
-                worth = max(worth, pick.objective_us)
-            if pick.family == entry.family:
-                return worth
-        return worth if len(picks) >= self._top else NEVER
-
-    def _choose(self) -> list[Pick]:
-        """The ranks as the master will choose them from the plans at hand."""
-        near = NEAR_BEST if self._request.prefer_simple else 1.0
-        left = dict(self._plans)
-        picks: list[Pick] = []
-        while left and len(picks) < self._top:
-            fastest = min(objective for plans in left.values() for _, objective in plans)
-            limit = int(fastest * near)
-            near_ones = [
-                (score, objective, family)
-                for family, plans in left.items()
-                for score, objective in plans
-                if objective <= limit
-            ]
-            score, objective, family = min(near_ones, key=lambda each: each[:2])
-            picks.append(Pick(fastest, limit, score, objective, family))
-            del left[family]
-        return picks
+        return self._standings.worth_us(entry.family, entry.score)
 
     def _widen(self) -> None:
         """Scan the next work rows."""
         steady = self._scan.steady_s
         self._threshold_s = max(self._threshold_s, float(steady[self._next_row])) * WIDEN
-        limit_s = (self._limit_us() + 1) * MICROSECOND_S
+        limit_s = (self._standings.limit_us + 1) * MICROSECOND_S
         stop = int(np.searchsorted(steady, min(self._threshold_s, limit_s), side="right"))
         stop = max(stop, self._next_row + 1)
         weighted = self._request.goal in WEIGHTED_GOALS
@@ -406,7 +353,7 @@ class Search:
     def _rank(self) -> list[Entry]:
         """Let the master choose among the priced plans, rank after rank."""
         entries = [entry for entry in self._entries if entry.plan is not None]
-        entries = [entry for entry in entries if entry.objective_us <= self._limit_us()]
+        entries = [entry for entry in entries if entry.objective_us <= self._standings.limit_us]
         entries.sort(key=lambda entry: (entry.objective_us, simplicity(entry.plan), repr(entry.plan)))
         if not entries:
             return []

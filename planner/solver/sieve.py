@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from planner.cost.orders import BIDIRECTIONAL
 from planner.solver.bounds import with_tail
 from planner.solver.layout_passes import Counts, kinds_held, least_passes, surely_recomputed
 from planner.solver.layouts import every_layout
@@ -14,6 +15,8 @@ from planner.solver.tables import Floats
 
 ALIKE = ("schedule", "pipeline_parallel", "virtual_stages", "num_microbatches", "recompute")
 """Fields of candidates that share their layouts and chains."""
+NEAR = 1.1
+"""Layouts whose busiest rank works up to this factor longer than the least possible are looked at closely."""
 MOST_CELLS = 2_000_000
 """Stages of layouts of candidates that are looked at together: 50 MB."""
 
@@ -52,6 +55,21 @@ def _makespans(
     step = max(MOST_CELLS // layouts.size, 1)
     for start in range(0, len(chosen), step):
         passes = least_passes(held, again, source.work, chosen[start : start + step], price.v)
-        longest = price.chains.longest(passes, price.schedule, price.p, price.v, price.m)
-        makespans[start : start + step] = np.min(longest, axis=1)
+        makespans[start : start + step] = _least_makespan(price, passes)
     return makespans
+
+
+def _least_makespan(price: SettingPrice, passes: Floats) -> Floats:
+    """Longest chain of the best layout, of passes as [setting, layout, stage, phase]. [s].
+
+    Chains are only followed through layouts whose busiest rank is near the least busy one of some setting;
+    of the others that rank's work counts.
+    """
+    if price.schedule in BIDIRECTIONAL:
+        longest = price.chains.longest(passes, price.schedule, price.p, price.v, price.m)
+        return np.asarray(np.min(longest, axis=1))
+    busy = price.m * np.max(np.sum(passes, axis=3) @ price.on_rank.T, axis=-1)
+    near = np.any(busy <= NEAR * np.min(busy, axis=1, keepdims=True), axis=0)
+    far = np.min(busy[:, ~near], axis=1, initial=np.inf)
+    longest = price.chains.longest(passes[:, near], price.schedule, price.p, price.v, price.m)
+    return np.asarray(np.minimum(np.min(longest, axis=1), far))

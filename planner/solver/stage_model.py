@@ -262,6 +262,7 @@ class StageModel:
         tail = model.new_int_var(0, int(2 * UNITS), "")
         table = [(*row.layers, row.least_recomputed, floor(row.tail_s / self._unit_s)) for row in rows]
         columns = [self._column(expression) for expression in kinds]
+        model.add(sum(columns) >= 1)
         model.add_allowed_assignments([*columns, least, tail], table)
         model.add(sum(self._again[rank, chunk] for chunk in chunks) >= least)
         own = {(rank, chunk, phase): price.m for chunk in chunks for phase in range(3)}

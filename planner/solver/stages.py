@@ -6,6 +6,7 @@ import numpy as np
 
 from planner.solver.layouts import every_layout, near_even
 from planner.solver.price import Layout, SettingPrice
+from planner.solver.recompute_counts import least_recomputed
 from planner.solver.scale import MICROSECOND_S
 
 
@@ -20,6 +21,7 @@ def best_layout(price: SettingPrice, worth_us: int) -> tuple[float, Layout] | No
         layouts = np.array([near_even(price)])
     best: tuple[float, Layout] | None = None
     worth_s = worth_us * MICROSECOND_S
+    layouts = layouts[price.work_bounds(layouts) < worth_s]
     layouts = layouts[price.bounds(layouts) < worth_s]
     if not len(layouts):
         return None
@@ -42,7 +44,7 @@ def _priced(price: SettingPrice, layers: tuple[int, ...], worth_s: float) -> tup
     if price.values["recompute"] == "none" and price.seconds(plain, worth_s) >= worth_s:
         price.learn(plain)
         return None
-    recomputed = price.least_recomputed(layers)
+    recomputed = least_recomputed(price, layers)
     if recomputed is None:
         return None
     layout = Layout(layers, recomputed)

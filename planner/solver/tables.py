@@ -48,6 +48,10 @@ def settings_by_category(
         yield chosen, Settings(**(fields | fixed))
 
 
+LEADING = 0.75
+"""Share of the layers whose work orders the first look at settings."""
+
+
 @dataclass(frozen=True)
 class Phases:
     """Seconds of one micro-batch by phase, one entry a row."""
@@ -148,12 +152,20 @@ def work_times(rows: Rows, request: PlanRequest) -> WorkTimes:
 
 
 def leading_seconds(rows: Rows, request: PlanRequest) -> Floats:
-    """``steady_seconds`` of the most frequent kind of layer alone: a cheap first bound. [s]."""
-    (kind, count), *_ = Counter(request.model.layer_kinds).most_common(1)
-    seconds = np.zeros(len(rows))
-    for chosen, setting in settings_by_category(rows, schedule=most_hiding(request)):
-        time = layer_time(kind, setting, request)
-        seconds[chosen] = count * (time.forward + time.backward_input + time.backward_weight).total
+    """``steady_seconds`` of most of the layers alone: a first bound that is cheap. [s].
+
+    The kinds of layer that are priced make up at least ``LEADING`` of the model.
+    """
+    counts, layers = Counter(request.model.layer_kinds), request.model.num_layers
+    seconds, priced = np.zeros(len(rows)), 0
+    for kind, count in counts.most_common():
+        if priced >= LEADING * layers:
+            break
+        priced += count
+        for chosen, setting in settings_by_category(rows, schedule=most_hiding(request)):
+            time = layer_time(kind, setting, request)
+            total = (time.forward + time.backward_input + time.backward_weight).total
+            seconds[chosen] += count * total
     return seconds * _share(rows, request)
 
 

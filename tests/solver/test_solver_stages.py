@@ -12,6 +12,7 @@ from toys import tiny_dense, tiny_moe, toy_cluster, vary
 from planner.rules import broken_rules
 from planner.solver.layouts import counts_allowed
 from planner.solver.price import Layout, SettingPrice
+from planner.solver.recompute_counts import least_recomputed
 from planner.solver.scan import Scan
 from planner.solver.stage_model import MEETS, refine
 from planner.spec import Pin, PlanRequest
@@ -110,7 +111,7 @@ def test_dualpipe_recomputes_for_the_stages_of_both_directions() -> None:
     assert needs == sorted(needs, reverse=True)
     for n in (1, 3, 5):
         price = tight((needs[n] + needs[n - 1]) / 2)
-        found = price.least_recomputed(layers)
+        found = least_recomputed(price, layers)
         assert found is not None
         assert max(price.rank_bytes(Layout(layers, found))) <= price.request.cluster.usable_hbm_bytes
         assert max(found) == n

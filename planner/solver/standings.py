@@ -1,0 +1,86 @@
+"""The ranks as the master will choose them from the plans at hand, and what a new plan has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.solver.preference import NEVER
+
+NEAR_BEST = 1.01
+"""Plans within 1 % count as equally fast when the simplest is preferred."""
+
+Family = tuple[object, ...]
+"""Values that variants of one plan share."""
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One rank: the least objective left, what still counts as nearly as fast, and the plan chosen."""
+
+    fastest_us: int
+    near_us: int
+    score: int
+    objective_us: int
+    family: Family
+
+
+class Standings:
+    """Plans by family, and the ranks chosen one after the other, no two of one family."""
+
+    def __init__(self, top: int, prefer_simple: bool) -> None:
+        self._top = top
+        self._prefer_simple = prefer_simple
+        self._plans: dict[Family, list[tuple[int, int]]] = {}
+        self._picks: list[Pick] = []
+        self.best_us = NEVER
+        """Least objective of all."""
+
+    def add(self, family: Family, score: int, objective_us: int) -> None:
+        """Enter a plan; of two scores the lower one is simpler."""
+        self._plans.setdefault(family, []).append((score, objective_us))
+        self.best_us = min(self.best_us, objective_us)
+        self._picks = self._choose()
+
+    @property
+    def are_full(self) -> bool:
+        """Whether there is a plan for every rank."""
+        return len(self._picks) >= self._top
+
+    @property
+    def limit_us(self) -> int:
+        """What a candidate must beat to be shown: the last plan's price, 1 % more for simplicity."""
+        return self._picks[-1].near_us + 1 if self.are_full else NEVER
+
+    def worth_us(self, family: Family, score: int) -> int:
+        """Price below which a candidate of this family and least score would be chosen at some rank.
+
+        It would be the fastest left, or it is nearly as fast and simpler than the one chosen.
+        """
+        worth = 0
+        for pick in self._picks:
+            worth = max(worth, pick.fastest_us)
+            if self._prefer_simple and score < pick.score:
+                worth = max(worth, pick.near_us + 1)
+            elif self._prefer_simple and score == pick.score:
+                worth = max(worth, pick.objective_us)
+            if pick.family == family:
+                return worth
+        return worth if self.are_full else NEVER
+
+    def _choose(self) -> list[Pick]:
+        near = NEAR_BEST if self._prefer_simple else 1.0
+        left = dict(self._plans)
+        picks: list[Pick] = []
+        while left and len(picks) < self._top:
+            fastest = min(objective for plans in left.values() for _, objective in plans)
+            limit = int(fastest * near)
+            near_ones = [
+                (score, objective, family)
+                for family, plans in left.items()
+                for score, objective in plans
+                if objective <= limit
+            ]
+            score, objective, family = min(near_ones, key=lambda each: each[:2])
+            picks.append(Pick(fastest, limit, score, objective, family))
+            del left[family]
+        return picks
