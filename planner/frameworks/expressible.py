@@ -21,6 +21,7 @@ LIMIT_RULES = frozenset(
         "tensor_ranks_need_sequence_parallelism",
         "context_ranks_go_with_the_pipeline",
         "shard_groups_hold_the_context_ranks",
+        "shard_groups_hold_more_than_one_replica",
         "context_and_expert_ranks_shard_the_weights",
         "plain_replicas_stand_alone",
         "shard_group_divides_the_replicas",

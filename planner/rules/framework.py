@@ -226,6 +226,24 @@ def shard_groups_hold_the_context_ranks(
     return implies(applies, divides(context_parallel, shard_group_size))
 
 
+@rule(source="accelerate ParallelismConfig: dp_replicate > 1 needs dp_shard > 1", field="shard_group_size")
+def shard_groups_hold_more_than_one_replica(
+    request: PlanRequest,
+    zero_stage: Column,
+    data_parallel: Column,
+    context_parallel: Column,
+    shard_group_size: Column,
+) -> Column:
+    """{request.framework.name} does not replicate {data_parallel} times what ZeRO-{zero_stage} shards over
+    {context_parallel} context ranks alone: shard groups are larger parts of all replicas than
+    {shard_group_size} ranks.
+    """
+    sharded = np.logical_and(request.framework.limits.shard_groups_hold_replicas, np.asarray(zero_stage) > 0)
+    replicated = np.logical_and(sharded, np.asarray(data_parallel) > 1)
+    part = divides(shard_group_size, np.asarray(data_parallel) * context_parallel)
+    return implies(replicated, np.logical_and(part, np.asarray(shard_group_size) > context_parallel))
+
+
 @rule(source="MaxText base.yml: weights are spread over fsdp, context and expert axes", field="zero_stage")
 def context_and_expert_ranks_shard_the_weights(
     request: PlanRequest,
@@ -304,6 +322,7 @@ FRAMEWORK_RULES = (
     framework_has_sequence_parallelism,
     context_ranks_go_with_the_pipeline,
     shard_groups_hold_the_context_ranks,
+    shard_groups_hold_more_than_one_replica,
     context_and_expert_ranks_shard_the_weights,
     tied_embeddings_go_with_the_pipeline,
     framework_has_the_offload,

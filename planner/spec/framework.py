@@ -73,6 +73,8 @@ class Limits(BaseModel):
     """ZeRO-3 accepts expert parallelism."""
     plain_replication_combines: bool = True
     """ZeRO-0 replicas may be combined with other degrees (torchtitan and accelerate: no)."""
+    shard_groups_hold_replicas: bool = False
+    """A shard group is more than one replica's context ranks where there are more replicas (accelerate)."""
     sharding_needs_replicas: bool = False
     """ZeRO over a single rank is refused (accelerate: FSDP with dp_shard x cp = 1)."""
     tied_embeddings_with_pipeline: bool = True

@@ -24,7 +24,8 @@ def told(flags: str) -> list[str]:
         ),
         (
             "--overlap-param-gather --overlap-grad-reduce",
-            "--overlap-param-gather needs --use-distributed-optimizer or --use-megatron-fsdp or --optimizer dist_muon",
+            "--overlap-param-gather needs --use-distributed-optimizer or --use-megatron-fsdp "
+            "or --optimizer dist_muon",
         ),
         ("--tp-comm-overlap", "--tp-comm-overlap needs --sequence-parallel"),
         (

@@ -45,6 +45,7 @@ LIMITS = Limits(
     sequence_parallel=False,
     context_is_sharded=True,
     sharding_needs_replicas=True,
+    shard_groups_hold_replicas=True,
 )
 
 PROFILE = FrameworkProfile(

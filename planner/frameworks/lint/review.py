@@ -13,6 +13,7 @@ from planner.errors import BadInput, PlannerError
 from planner.frameworks.files import to_plan, write
 from planner.frameworks.launch import LaunchFile, make_plan
 from planner.frameworks.lint.findings import Finding, finding, place
+from planner.frameworks.lint.needs import need_findings
 from planner.frameworks.lint.silent import not_told
 from planner.frameworks.lint.slow import slow_findings
 from planner.rules import RULES, Violation, check
@@ -175,7 +176,7 @@ def review(launch: LaunchFile, request: PlanRequest, search_s: float = 20.0) -> 
         Time for the search of a better plan; 0 leaves it out. [s]
     """
     asked = adopt(launch, request)
-    findings = [*_stale(launch), *_differences(launch, asked)]
+    findings = [*_stale(launch), *_differences(launch, asked), *need_findings(launch)]
     here = _on_the_cluster(launch)
     try:
         plan = to_plan(here, asked)

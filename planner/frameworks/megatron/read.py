@@ -291,8 +291,18 @@ def stage_counts(launch: LaunchFile, request: PlanRequest, p: int) -> list[int]:
     layers = launch.get("model.num_layers", request.model.num_layers)
     v = launch.get("virtual_stages", 1)
     if "layers_per_virtual_stage" in launch.fields:
-        v = max(1, layers // p // launch.get("layers_per_virtual_stage"))
+        v = _chunks(launch.get("layers_per_virtual_stage"), layers // p)
     return _split(launch, layers, p, v)
+
+
+def _chunks(layers_per_chunk: int, layers_per_rank: int) -> int:
+    if layers_per_rank % layers_per_chunk:
+        even = ", ".join(str(n) for n in range(1, layers_per_rank + 1) if layers_per_rank % n == 0)
+        raise BadInput(
+            f"{layers_per_rank} layers of a pipeline rank are not a multiple of {layers_per_chunk} a virtual "
+            f"stage; {even} are"
+        )
+    return layers_per_rank // layers_per_chunk
 
 
 def _split(launch: LaunchFile, layers: int, p: int, v: int) -> list[int]:
