@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from launch_plans import legal_plans
 
-from planner.frameworks.files import read_text
+from planner.frameworks.files import read_files, read_text, write
 from planner.frameworks.lint.needs import NEEDS, need_findings
 from planner.frameworks.megatron.read import known_flags
 
@@ -71,3 +72,9 @@ def test_megatron_knows_every_flag_of_the_table() -> None:
         for name in (need.setting, *need.needs, *need.excludes)
     }
     assert {f"--{name.replace('_', '-')}" for name in names} <= known_flags()
+
+
+@pytest.mark.parametrize("framework", ["megatron", "deepspeed"])
+def test_written_files_lack_nothing(framework: str) -> None:
+    for plan, request in legal_plans(framework, 40):
+        assert not list(need_findings(read_files(write(plan, request))))
