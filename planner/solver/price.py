@@ -24,7 +24,7 @@ from planner.cost.setting import Settings
 from planner.cost.stage import ChunkLoad, spread_recomputed, stage_order
 from planner.cost.states import load_local_parameters
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
-from planner.solver.first_chains import ChainPool
+from planner.solver.chain_pool import ChainPool
 from planner.solver.layout_passes import (
     kinds_held,
     least_passes,

@@ -19,7 +19,7 @@ from planner.cost.layer_comm import PAIRED_SCHEDULES
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
 from planner.solver.bounds import bound_with_tail, pipeline_bound, with_recompute, with_tail
 from planner.solver.capacity import busiest_recomputing, fits_and_first, fits_widest, holds_one_layer
-from planner.solver.chains import chain_bound, chain_bound_within
+from planner.solver.rank_chains import chain_bound, chain_bound_within
 from planner.solver.space import Codes, Rows, Space
 from planner.solver.tables import (
     Floats,

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from planner.rules import broken_rules
+from planner.solver.chain_pool import ChainPool
 from planner.solver.evaluate import evaluate
-from planner.solver.first_chains import ChainPool
 from planner.solver.layouts import near_even
 from planner.solver.master import Master
 from planner.solver.preference import NEVER, WEIGHTED_GOALS, goal_weight, least_simplicity, simplicity

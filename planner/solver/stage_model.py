@@ -15,8 +15,8 @@ from typing import Any
 
 from planner.cost.critical_path import Chain, critical_path
 from planner.cost.orders import BIDIRECTIONAL
+from planner.solver.chain_pool import ADAPTIVE, first_chains
 from planner.solver.cp_sat import cp_model
-from planner.solver.first_chains import ADAPTIVE, first_chains
 from planner.solver.layout_passes import may_skip_recompute
 from planner.solver.layouts import counts_allowed
 from planner.solver.price import Layout, SettingPrice

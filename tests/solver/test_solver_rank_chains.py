@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.cost.schedule import simulate
 from planner.cost.stage import stage_order
-from planner.solver.chains import CHAINED, chain_bound
+from planner.solver.rank_chains import CHAINED, chain_bound
 from planner.solver.space import Rows
 from planner.solver.tables import Phases, WorkTimes
 from planner.spec.model import LayerKind
