@@ -145,3 +145,10 @@ def test_a_count_of_nodes_ends_at_the_next_word() -> None:
 def test_a_variable_in_place_of_a_model_is_no_model() -> None:
     launch = read_files({"run.sh": "deepspeed train.py --deepspeed x.json --model_name_or_path $MODEL\n"})
     assert model_of(launch) is None
+
+
+@pytest.mark.parametrize(("said", "batch"), [(', "gradient_accumulation_steps": 4', 64), ("", 16)])
+def test_deepspeed_takes_one_micro_batch_unless_told(tmp_path, said: str, batch: int) -> None:
+    source = f'{{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {{"stage": 1}}{said}}}'
+    found = reviewed(tmp_path, Question(model="llama-3-8b", gpus=8), ds__json=source)
+    assert found.request.workload.global_batch == batch

@@ -127,8 +127,10 @@ def gpus_of(launch: LaunchFile) -> int | None:
     return said
 
 
-ACCUMULATES_WHEN_TOLD = frozenset({"accelerate"})
+ACCUMULATES_WHEN_TOLD = frozenset({"accelerate", "deepspeed"})
 """Frameworks whose configuration means one micro-batch a step unless it names more."""
+SAYS_MICRO_BATCH = frozenset({"deepspeed"})
+"""Of those, the ones whose own file says the micro-batch; where it does not, the batch stays open."""
 
 
 def batch_of(launch: LaunchFile, num_gpus: int | None) -> int | None:
@@ -136,7 +138,13 @@ def batch_of(launch: LaunchFile, num_gpus: int | None) -> int | None:
     is_said = {"global_batch", "num_microbatches"} & set(launch.fields)
     if num_gpus is None or is_said or launch.framework not in ACCUMULATES_WHEN_TOLD:
         return None
-    ranks = int(launch.get("tensor_parallel", 1) * launch.get("context_parallel", 1))
+    if launch.framework in SAYS_MICRO_BATCH and "micro_batch" not in launch.fields:
+        return None
+    ranks = int(
+        launch.get("tensor_parallel", 1)
+        * launch.get("context_parallel", 1)
+        * launch.get("pipeline_parallel", 1)
+    )
     return max(num_gpus // ranks, 1) * int(launch.get("micro_batch", 1))
 
 
