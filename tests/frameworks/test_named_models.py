@@ -152,3 +152,32 @@ def test_deepspeed_takes_one_micro_batch_unless_told(tmp_path, said: str, batch:
     source = f'{{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {{"stage": 1}}{said}}}'
     found = reviewed(tmp_path, Question(model="llama-3-8b", gpus=8), ds__json=source)
     assert found.request.workload.global_batch == batch
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model"),
+    [
+        ("cfg = llama31_405b_pretrain_config()", "llama-3.1-405b"),
+        ("cfg = qwen3_30b_a3b_sft_config(x)", "qwen3-30b-a3b"),
+        ("cfg = llm.llama3_70b.pretrain_recipe(num_nodes=4)", "llama-3-70b"),
+        ('cfg = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B")', "llama-3-8b"),
+    ],
+)
+def test_a_recipe_names_its_model(recipe: str, model: str) -> None:
+    source = f"from megatron.bridge import recipes\n{recipe}\ncfg.model.tensor_model_parallel_size = 2\n"
+    found = model_of(read_text(source, "recipe.py"))
+    assert found is not None
+    assert found.name == model
+
+
+def test_nanotron_shards_the_optimizer_alone(tmp_path) -> None:
+    source = (
+        "parallelism: {dp: 4, tp: 2, pp: 1}\n"
+        "tokens: {sequence_length: 4096, micro_batch_size: 2, batch_accumulation_per_replica: 1}\n"
+        "optimizer: {zero_stage: 3}\n"
+    )
+    found = reviewed(tmp_path, Question(model="llama-3-8b", gpus=8), run__yaml=source)
+    told = {entry.rule: entry.message for entry in found.findings}
+    assert (
+        told["setting-means-less"] == "nanotron shards the optimizer alone: optimizer.zero_stage 3 runs as 1"
+    )

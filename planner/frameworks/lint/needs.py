@@ -66,6 +66,10 @@ def need_findings(launch: LaunchFile) -> Iterator[Finding]:
                 message = f"{_shown(at)} does not go with {other.key}"
                 yield finding(at, "error", "settings-need-others", message)
     yield from _positions(said)
+    stage = launch.fields.get("zero_stage")
+    if launch.framework == "nanotron" and stage is not None and stage.value > 1:
+        message = f"nanotron shards the optimizer alone: {_shown(stage)} runs as 1"
+        yield finding(stage, "warning", "setting-means-less", message)
 
 
 def _positions(said: dict[str, Found]) -> Iterator[Finding]:

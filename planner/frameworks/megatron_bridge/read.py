@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import yaml
 
-from planner.frameworks.launch import Found, Key, LaunchFile, collect, positive, yes
+from planner.frameworks.launch import Found, Key, LaunchFile, collect, positive, text, yes
 from planner.frameworks.megatron.arguments import PRECISIONS
 from planner.frameworks.megatron.read import KEYS as MEGATRON_KEYS
 from planner.frameworks.megatron.read import to_plan as megatron_to_plan
@@ -64,13 +66,13 @@ DEPRECATED = {
 def read(source: str, path: str) -> LaunchFile:
     """Read overrides from text, a script, a YAML file or a Python recipe; NeMo's sections count as well."""
     if path.endswith(".py"):
-        found = python_settings(source, path)
+        found = [*_recipes(source, path), *python_settings(source, path)]
     else:
         found = _overrides(source, path) or yaml_settings(source, path)
     for entry in [entry for entry in found if _tail(entry.key) in {"mixed_precision", "precision"}]:
         flags = _precision_flags(str(entry.value))
         found += [Found(name, value, path, entry.line) for name, value in flags.items()]
-    keys = _keys()
+    keys = _keys() | {_RECIPE: Key("named_model", text)}
     by_tail = {_tail(name): key for name, key in keys.items()} | _NEMO
     keys |= {
         entry.key: by_tail[_tail(entry.key)]
@@ -78,6 +80,23 @@ def read(source: str, path: str) -> LaunchFile:
         if entry.key not in keys and _tail(entry.key) in by_tail
     }
     return collect("megatron-bridge", found, keys, lambda key: True, DEPRECATED)
+
+
+_RECIPE = "recipe"
+_RECIPES = (
+    r"\b(\w+?)_(?:pretrain|sft|finetune|peft)_config\(",
+    r"\bllm\.(?:recipes\.)?(\w+)\.(?:pretrain|finetune)_recipe\(",
+    r"\bfrom_hf_pretrained\(\s*[\"']([^\"']+)[\"']",
+)
+
+
+def _recipes(source: str, path: str) -> Iterator[Found]:
+    """The model that a recipe's name, or the checkpoint it starts from, says."""
+    for pattern in _RECIPES:
+        for match in re.finditer(pattern, source):
+            line = source.count("\n", 0, match.start()) + 1
+            name = re.sub(r"^(llama|qwen)(\d)(\d)_", r"\1\2.\3_", match.group(1))
+            yield Found(_RECIPE, name, path, line)
 
 
 def _tail(key: str) -> str:
