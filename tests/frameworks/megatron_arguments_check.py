@@ -19,7 +19,7 @@ import warnings
 
 
 def prepare() -> None:
-    """Stand-ins for Python 3.12's typing, a Triton kernel module and the GPU's capability."""
+    """Stand-ins for Python 3.12's typing, a Triton kernel module, the GPU, Transformer Engine's version."""
     import typing_extensions
 
     typing.override = typing_extensions.override
@@ -29,7 +29,10 @@ def prepare() -> None:
     sys.modules[stash.__name__] = stash
     sys.path.insert(0, os.environ["MEGATRON_019"])
     import torch
+    from megatron.core import utils
+    from packaging.version import Version
 
+    utils._te_version = Version("2.10")
     torch.cuda.get_device_capability = lambda *_: (9, 0)
     torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(major=9, minor=0)
 
