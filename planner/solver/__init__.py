@@ -26,7 +26,7 @@ def solve(
     top
         Plans to return; each differs from those before it in what a person would call a different plan.
     time_limit_s
-        Search time after which the best plans so far are returned with their gap. [s]
+        Search time after which the best plans so far are returned with their gap, as on Ctrl-C. [s]
     workers
         Threads of CP-SAT; the machine's cores when None. The answer does not depend on it.
     on_plan
@@ -42,7 +42,16 @@ def solve(
     deadline = time.monotonic() + time_limit_s
 
     def search(asked: PlanRequest) -> PlanResult:
-        return Search(asked, top, max(deadline - time.monotonic(), 0.0), threads, on_plan).run()
+        nonlocal deadline
+        try:
+            one = Search(asked, top, max(deadline - time.monotonic(), 0.0), threads, on_plan)
+        except KeyboardInterrupt:
+            deadline = 0.0
+            return PlanResult(status="time-limit")
+        found = one.run()
+        if one.was_interrupted:
+            deadline = 0.0
+        return found
 
     return solve_series(request, search) if is_series(request) else search(request)
 

@@ -13,13 +13,10 @@ from typing import Any
 
 from planner.rules import TABULAR_RULES, pin_rules
 from planner.rules.encode import TooManyCombinations, decode, encode, new_variables
-from planner.solver.cp_sat import cp_model
+from planner.solver.cp_sat import cp_model, new_solver
 from planner.solver.space import candidate_values
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
-
-SEED = 20240229
-"""Any fixed number: the search is repeatable."""
 
 
 class RuleCore:
@@ -90,9 +87,7 @@ class RuleCore:
         return solver if found else None
 
     def _solver(self) -> cp_model.CpSolver:
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = SEED
+        solver = new_solver()
         solver.parameters.max_time_in_seconds = self._time_limit_s
         solver.parameters.cp_model_presolve = False
         solver.parameters.linearization_level = 0

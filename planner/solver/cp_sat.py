@@ -47,4 +47,20 @@ if TYPE_CHECKING:
 else:
     cp_model = load_cp_model()
 
-__all__ = ["cp_model", "load_cp_model"]
+SEED = 20240229
+"""Fixed, so that the same question has the same answer."""
+
+
+def new_solver(workers: int = 1) -> cp_model.CpSolver:
+    """Return a solver with the fixed seed that leaves Ctrl-C to Python.
+
+    CP-SAT's own handler would end one solve, tell nobody, and leave the process with no handler at all.
+    """
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = SEED
+    solver.parameters.catch_sigint_signal = False
+    return solver
+
+
+__all__ = ["SEED", "cp_model", "load_cp_model", "new_solver"]

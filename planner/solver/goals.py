@@ -98,6 +98,11 @@ def _fewest_gpus(request: PlanRequest, target_s: float, solve: Solve) -> PlanRes
     while low < high:
         middle = (low + high) // 2
         answer = solve(_on_gpus(plain, counts[middle]))
+        if answer.status == "time-limit":
+            note = (
+                f"{counts[high]} of {gpus} GPUs reach {target_s:g} s; the time ended before fewer were tried."
+            )
+            return replace(best, status="feasible", notes=(*best.notes, note))
         if answer.plans and answer.plans[0].step_time_s <= target_s:
             best, high = answer, middle
         else:

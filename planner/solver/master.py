@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 
 from planner.rules.encode import TooManyCombinations, code, encode, new_variables
-from planner.solver.cp_sat import cp_model
+from planner.solver.cp_sat import cp_model, new_solver
 from planner.solver.space import Rows, Space
-
-SEED = 20240229
-"""Any fixed number: the search is repeatable."""
 
 
 class Master:
@@ -80,9 +77,7 @@ class Master:
         if hint is not None:
             for index, literal in enumerate(self._chosen):
                 self._model.add_hint(literal, index == hint)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self._workers
-        solver.parameters.random_seed = SEED
+        solver = new_solver(self._workers)
         status = solver.solve(self._model)
         if status != cp_model.OPTIMAL:
             return None

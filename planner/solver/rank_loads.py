@@ -43,6 +43,21 @@ class RankLoad:
         return sum(self.layers)
 
 
+Loads = list[list[RankLoad]]
+"""The loads of every rank."""
+
+
+def covers(more: Loads, fewer: Loads) -> bool:
+    """Whether every load of ``fewer`` is one of ``more``, with no more recomputed and no more to follow."""
+    for own, others in zip(fewer, more, strict=True):
+        known = {row.layers: row for row in others}
+        for row in own:
+            same = known.get(row.layers)
+            if same is None or same.least_recomputed > row.least_recomputed or same.tail_s > row.tail_s:
+                return False
+    return True
+
+
 def rank_loads(price: SettingPrice, worth_s: float) -> list[list[RankLoad]]:
     """Loads of every rank that fit and whose work alone takes no longer than ``worth_s``.
 

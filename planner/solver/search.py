@@ -24,6 +24,7 @@ from planner.solver.layouts import near_even
 from planner.solver.master import Master
 from planner.solver.preference import NEVER, WEIGHTED_GOALS, goal_weight, least_simplicity, simplicity
 from planner.solver.price import Known, SettingPrice
+from planner.solver.rank_loads import Loads
 from planner.solver.result import Estimate, PlanResult, Status
 from planner.solver.scale import MICROSECOND_S, gap_pct, microseconds_down, microseconds_up
 from planner.solver.scan import Candidates, Scan
@@ -111,7 +112,9 @@ class Search:
         self._chains = ChainPool()
         self._alike: defaultdict[int, list[Entry]] = defaultdict(list)
         self._in_vain: Counter[int] = Counter()
+        self._in_vain_by_work: defaultdict[tuple[int, ...], list[Loads]] = defaultdict(list)
         self._stopped = False
+        self.was_interrupted = False
 
     def run(self) -> PlanResult:
         """Find, prove and rank."""
@@ -120,16 +123,24 @@ class Search:
             self._price_until_proven()
             self._refine()
         except KeyboardInterrupt:
-            self._stopped = True
-        chosen = self._rank()
-        return self._result(chosen)
+            self.was_interrupted = True
+        return self._result(self._ranked())
+
+    def _ranked(self) -> list[Entry]:
+        """Rank what was found; the ranking is short, so it starts again where it was interrupted."""
+        try:
+            return self._rank()
+        except KeyboardInterrupt:
+            self.was_interrupted = True
+            return self._rank()
 
     def _result(self, chosen: list[Entry]) -> PlanResult:
         plans = tuple(evaluate(entry.plan, self._request) for entry in chosen if entry.plan is not None)
         best, bound = self._standings.best_us, self._layouts_bound_us()
-        if self._stopped:
+        stopped = self._stopped or self.was_interrupted
+        if stopped:
             bound = min(bound, self._bound_us())
-        met = not self._stopped and bound >= best * (1 - MET)
+        met = not stopped and bound >= best * (1 - MET)
         status: Status = "optimal" if plans else "infeasible"
         if not met:
             status = "feasible" if plans else "time-limit"
@@ -174,7 +185,8 @@ class Search:
         weight = self._weight(entry)
         most = FAR_ABOVE * entry.bound_us * price.p + 1
         worth_s = min(best_us, most) * MICROSECOND_S / weight
-        found = refine(price, worth_s)
+        in_vain = self._in_vain_by_work[self._shared(entry)] if best_us < NEVER else None
+        found = refine(price, worth_s, in_vain)
         entry.bound_us = max(entry.bound_us, int(microseconds_down(found.bound_s * weight)))
         if entry.bound_us + ROUNDED_US >= min(best_us, most) * (1 - MET):
             entry.exhaustive = True
@@ -213,7 +225,8 @@ class Search:
                 if self._heap and self._standings.limit_us > FAR * self._heap[0][0]:
                     self._dive()
             else:
-                self._consider(heapq.heappop(self._heap)[1])
+                self._consider(self._heap[0][1])
+                heapq.heappop(self._heap)
 
     def _first_plans(self) -> None:
         """Look for a plan of every rank among settings of low bounds, so that the scan has a limit."""
@@ -262,20 +275,24 @@ class Search:
     def _raise(self, entry: Entry) -> None:
         """Raise the candidate's bound to the work of its balanced layout, where that one stands for it.
 
-        Settings that differ in sharding alone share it; stages from ZeRO-2 on add to the work of a layer, so
-        they may take it from the others but not give it.
+        Settings that differ in sharding alone share it.
         """
-        rows, at = entry.source.rows, entry.index
-        group = tuple(int(rows.codes[name][at]) for name in SHARED)
+        group = self._shared(entry)
         if group not in self._floors_s:
-            values = self._values(entry)
-            price = self._setting_price(entry, values)
-            if is_exhaustive(price) or values["zero_stage"] >= 2:
+            price = self._setting_price(entry, self._values(entry))
+            if is_exhaustive(price):
                 return
             self._floors_s[group] = float(price.makespan_bounds(np.array([near_even(price)]))[0])
         entry.least_us = max(
             entry.least_us, int(microseconds_down(self._floors_s[group] * self._weight(entry)))
         )
+
+    def _shared(self, entry: Entry) -> tuple[int, ...]:
+        """Key of the settings whose stages work alike: ZeRO-2 and 3 add to a layer's work by their groups."""
+        rows, at = entry.source.rows, entry.index
+        group = tuple(int(rows.codes[name][at]) for name in SHARED)
+        stage = int(rows.values("zero_stage")[at])
+        return (*group, stage, int(rows.codes["shard_group_size"][at])) if stage >= 2 else group
 
     def _setting_price(self, entry: Entry, values: dict[str, Any]) -> SettingPrice:
         bounds, at = entry.source.bounds, entry.index
@@ -321,8 +338,8 @@ class Search:
         stop = max(stop, self._next_row + 1)
         weighted = self._request.goal in WEIGHTED_GOALS
         found = self._scan.expand(np.arange(self._next_row, stop), np.inf if weighted else limit_s)
-        self._next_row = stop
         self._add(found)
+        self._next_row = stop
 
     def _add(self, found: Candidates) -> None:
         columns = [found.rows.values(name).tolist() for name in FAMILY]

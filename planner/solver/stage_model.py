@@ -16,11 +16,11 @@ from typing import Any
 from planner.cost.critical_path import Chain, critical_path
 from planner.cost.orders import BIDIRECTIONAL
 from planner.solver.chain_pool import ADAPTIVE, first_chains
-from planner.solver.cp_sat import cp_model
+from planner.solver.cp_sat import cp_model, new_solver
 from planner.solver.layout_passes import may_skip_recompute
 from planner.solver.layouts import counts_allowed
 from planner.solver.price import Layout, SettingPrice
-from planner.solver.rank_loads import RankLoad, rank_loads
+from planner.solver.rank_loads import Loads, RankLoad, covers, rank_loads
 from planner.spec.model import LayerKind
 
 UNITS = 1e9
@@ -31,8 +31,6 @@ MOST_ROUNDS = 4
 """Solves of one setting; each adds the chain that the last layout ran into."""
 EFFORT = 0.1
 """CP-SAT's deterministic seconds a solve: the same answer on every machine."""
-SEED = 20240229
-"""Any fixed number: the search is repeatable."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,14 @@ class Refined:
     bound_s: float
 
 
-def refine(price: SettingPrice, worth_s: float) -> Refined:
+def refine(price: SettingPrice, worth_s: float, in_vain: list[Loads] | None = None) -> Refined:
     """Search all layouts of a setting for one that takes less than ``worth_s``.
+
+    Parameters
+    ----------
+    in_vain
+        Loads of settings with the same phases that were searched in vain, for as much time or more. A setting
+        whose loads all fit there, with no more to follow, has no better layout; else its own are added.
 
     Where all chunks recompute the same number of layers, each number is a model of its own, until one more
     does not make room for any further load: from there on layouts only get slower.
@@ -54,6 +58,8 @@ def refine(price: SettingPrice, worth_s: float) -> Refined:
     best: float = worth_s
     layout: Layout | None = None
     if not all(loads) or _room(loads) < price.request.model.num_layers:
+        return Refined(inf, None, worth_s)
+    if any(covers(known, loads) for known in in_vain or ()):
         return Refined(inf, None, worth_s)
     bound = inf
     fitting: list[list[RankLoad]] = []
@@ -67,6 +73,8 @@ def refine(price: SettingPrice, worth_s: float) -> Refined:
         bound = min(bound, found.bound_s)
         if found.layout is not None:
             best, layout = found.seconds, found.layout
+    if in_vain is not None and layout is None and bound >= worth_s * (1 - MEETS):
+        in_vain.append(loads)
     return Refined(best if layout else inf, layout, min(bound, best))
 
 
@@ -138,10 +146,8 @@ class StageModel:
 
     def solve(self, best_s: float) -> tuple[Layout | None, float]:
         """Return the layout with the least bound and that bound [s]; None when none is below ``best_s``."""
-        solver = cp_model.CpSolver()
-        parameters = solver.parameters
-        parameters.num_workers, parameters.random_seed = 1, SEED
-        parameters.max_deterministic_time = EFFORT
+        solver = new_solver()
+        solver.parameters.max_deterministic_time = EFFORT
         status = solver.solve(self._model)
         if status == cp_model.INFEASIBLE:
             return None, inf
