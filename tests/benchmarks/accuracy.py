@@ -197,10 +197,11 @@ def held_out_table(rows: list[FamilyRow], unit: str) -> str:
         errors = [kept[row.result.id] for row in members if row.result.id in kept]
         figures = error_statistics(errors)
         lines.append([*statistics_row(name, errors), figures.get("mean_pct", ""), TARGETS.get(name, "")])
+    missing = "the sweep's own cluster is" if unit == "sources" else "failed runs of the sweep are"
     intro = (
         f"Constants refitted in {FOLDS} folds, each without whole {unit}; every row is predicted by the fit "
-        "that did not see it (the sweep's own cluster is missing). A part or a framework that only held-out "
-        "rows cover gets the values shared by its generation or by all frameworks.\n\n"
+        f"that did not see it ({missing} missing). A part or a framework that only held-out rows cover gets "
+        "the values shared by its generation or by all frameworks.\n\n"
     )
     return (
         f"## Held out by {unit}: step time by family [%]\n\n"
