@@ -13,15 +13,15 @@ TIME = TimeHabits(
     # step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, the values shared by all
     # frameworks (no rows of its own).
-    kernel_efficiency=0.9076,
-    elementwise_factor=1.3992,
-    tensor_comm_hidden_fraction=0.076,
-    overlap_slowdown=0.2341,
-    pipeline_sends_hidden_fraction=0.1253,
-    expert_comm_hidden_fraction=0.1327,
-    attention_efficiency=0.8076,
-    expert_kernel_efficiency=0.7522,
-    kernels_per_moe_layer=272.0556,
-    step_overhead_s=0.047,
+    kernel_efficiency=0.9055,
+    elementwise_factor=1.4029,
+    tensor_comm_hidden_fraction=0.0675,
+    overlap_slowdown=0.217,
+    pipeline_sends_hidden_fraction=0.0879,
+    expert_comm_hidden_fraction=0.1211,
+    attention_efficiency=0.8217,
+    expert_kernel_efficiency=0.7435,
+    kernels_per_moe_layer=333.3056,
+    step_overhead_s=0.0467,
     straggler_per_doubling=0.0018,
 )
