@@ -46,6 +46,7 @@ FIRST_LOOK_S = 20.0
 """Most time in which bounds of memory may settle that nothing fits, before the search. [s]"""
 FIRST_LOOK_SHARE = 0.5
 """And the most of the time limit."""
+INTERRUPTED_NOTE = "The explanation was interrupted: these are the plans alone."
 WITNESS_NOTE = "The search found no plan in its time: this is the fastest of a few plans that fit."
 
 
@@ -105,24 +106,44 @@ def answer(
         Time limit of each further search. [s]
     frameworks
         Frameworks that could be used instead, asked for where nothing fits.
-    """
-    if result.best is None:
-        conflict = None
-        if result.status == "infeasible":
-            from planner.explain.conflict import explain_conflict
 
-            conflict = explain_conflict(request, seconds=seconds, frameworks=frameworks())
-        return Answer(request=request, result=result, conflict=conflict)
+    Ctrl-C gives the plans without their explanation.
+    """
+    try:
+        if result.best is None:
+            return _without_plans(request, result, seconds, frameworks)
+        return _explained(request, result, result.best, full, what_if, seconds)
+    except KeyboardInterrupt:
+        return Answer(request=request, result=replace(result, notes=(*result.notes, INTERRUPTED_NOTE)))
+
+
+def _without_plans(
+    request: PlanRequest,
+    result: PlanResult,
+    seconds: float,
+    frameworks: Callable[[], Sequence[FrameworkProfile]],
+) -> Answer:
+    conflict = None
+    if result.status == "infeasible":
+        from planner.explain.conflict import explain_conflict
+
+        conflict = explain_conflict(request, seconds=seconds, frameworks=frameworks())
+    return Answer(request=request, result=result, conflict=conflict)
+
+
+def _explained(
+    request: PlanRequest, result: PlanResult, best: Estimate, full: bool, what_if: bool, seconds: float
+) -> Answer:
     sensitivity = None
     if what_if:
         from planner.explain.sensitivity import sensitivity_of
 
-        sensitivity = sensitivity_of(result.best, request, seconds=seconds)
-    limits = price_of_limits(result.best, request, seconds) if full else []
+        sensitivity = sensitivity_of(best, request, seconds=seconds)
+    limits = price_of_limits(best, request, seconds) if full else []
     return Answer(
         request=request,
         result=result,
-        reasons=tuple(reasons(result.best, request, ranked=result.plans, resolve=full, seconds=seconds)),
-        binds=(*binding(result.best, request), *limits),
+        reasons=tuple(reasons(best, request, ranked=result.plans, resolve=full, seconds=seconds)),
+        binds=(*binding(best, request), *limits),
         sensitivity=sensitivity,
     )

@@ -270,6 +270,8 @@ def _band(estimate: Estimate) -> str:
 def _nothing_text(answer: Answer) -> str:
     if answer.conflict is not None:
         return conflict_text(answer.conflict)
+    if answer.result.status == "infeasible":
+        return paragraph("Nothing fits; the search for the reason did not end.") + "\n"
     return paragraph("No plan was found within the time limit; give more time with --time-limit.") + "\n"
 
 
