@@ -199,7 +199,16 @@ def _indented(rows: list[tuple[str, ...]]) -> str:
     return textwrap.indent(text, "  ")
 
 
-def proof_line(result: PlanResult) -> str:
+BEHIND = {
+    "step-time": "% slower than the best possible plan",
+    "memory": "% more memory than the leanest possible plan",
+    "cost": "% dearer than the cheapest possible plan",
+    "tokens-per-s": "% fewer tokens a second than the best possible plan",
+}
+"""What a gap means, by goal."""
+
+
+def proof_line(result: PlanResult, goal: str = "step-time") -> str:
     """Whether the answer is proven, over how many settings, in which time."""
     covered = f"{result.num_settings:,} settings covered in {result.solve_s:.1f} s"
     if result.status == "optimal":
@@ -207,7 +216,7 @@ def proof_line(result: PlanResult) -> str:
     if result.status == "feasible" and result.gap_pct is None:
         return f"Not proven: how much faster another plan could be is not known; {covered}."
     if result.status == "feasible":
-        return f"Not proven: at most {result.gap_pct:.1f} % slower than the best possible plan; {covered}."
+        return f"Not proven: at most {result.gap_pct:.1f} {BEHIND[goal]}; {covered}."
     if result.status == "time-limit":
         return f"Not proven: no plan within the time limit; {covered}."
     return f"Proof: no setting is legal and fits; {covered}."
@@ -223,7 +232,7 @@ def answer_text(answer: Answer) -> str:
         full = f"Plan 1 in full: {full_words(result.plans[0].plan, request)}."
         parts += [ranking(result.plans, request), "", paragraph(full), "", *_plan_parts(answer)]
     parts.append(section("Assumed", bullets(request.assumptions)))
-    parts.append(paragraph(proof_line(result)))
+    parts.append(paragraph(proof_line(result, request.goal)))
     return "\n".join(parts)
 
 

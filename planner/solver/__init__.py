@@ -41,10 +41,10 @@ def solve(
     threads = workers or os.cpu_count() or 1
     deadline = time.monotonic() + time_limit_s
 
-    def search(asked: PlanRequest) -> PlanResult:
+    def search(request: PlanRequest, enough: bool = False) -> PlanResult:
         nonlocal deadline
         try:
-            one = Search(asked, top, max(deadline - time.monotonic(), 0.0), threads, on_plan)
+            one = Search(request, top, max(deadline - time.monotonic(), 0.0), threads, on_plan, enough)
         except KeyboardInterrupt:
             deadline = 0.0
             return PlanResult(status="time-limit")

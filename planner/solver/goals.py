@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from planner.solver.evaluate import evaluate
 from planner.solver.result import PlanResult
@@ -12,12 +12,18 @@ from planner.spec.request import PlanRequest
 
 MEMORY_PRECISION = 0.01
 """The least peak memory is found to this fraction."""
+SLACK_BYTES = 1.0
+"""Rounding of a plan's peak memory. [byte]"""
 SLOWER_LINKS = 0.8
 LESS_HBM_BYTES = 3e9
 """The robust worst case: every link at 80 % of its bandwidth and 3 GB less HBM. Faster links and more
 memory never slow a plan, so the worst corner of the range is this one."""
 
-Solve = Callable[[PlanRequest], PlanResult]
+
+class Solve(Protocol):
+    """One search; with ``enough`` it ends at the first plan that is legal and fits."""
+
+    def __call__(self, request: PlanRequest, enough: bool = False) -> PlanResult: ...  # noqa: D102
 
 
 def is_series(request: PlanRequest) -> bool:
@@ -62,15 +68,15 @@ def _with_usable(request: PlanRequest, usable_bytes: float) -> PlanRequest:
 
 
 def _least_memory(request: PlanRequest, solve: Solve) -> PlanResult:
-    """Halve the memory range until the least peak is known to ``MEMORY_PRECISION``."""
-    best = solve(request.model_copy(update={"goal": "step-time", "prefer_simple": False}))
+    """Halve the range of memory until the least peak is known to ``MEMORY_PRECISION``; rank what fits it."""
+    best = solve(request.model_copy(update={"goal": "step-time", "prefer_simple": False}), enough=True)
     low = 0.0
     while best.plans:
         peak = min(found.peak_memory_bytes for found in best.plans)
         if peak - low <= MEMORY_PRECISION * peak:
             break
         middle = (low + peak) / 2
-        answer = solve(_with_usable(request, middle))
+        answer = solve(_with_usable(request, middle), enough=True)
         if answer.plans:
             best = answer
         elif answer.status == "infeasible":
@@ -79,6 +85,9 @@ def _least_memory(request: PlanRequest, solve: Solve) -> PlanResult:
             break
     if not best.plans:
         return best
+    peak = min(found.peak_memory_bytes for found in best.plans)
+    ranked = solve(_with_usable(request, peak + SLACK_BYTES))
+    best = ranked if ranked.plans else best
     ordered = sorted(best.plans, key=lambda found: found.peak_memory_bytes)
     plans = tuple(evaluate(found.plan, request) for found in ordered)
     least = plans[0].peak_memory_bytes

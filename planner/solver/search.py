@@ -93,7 +93,13 @@ class Search:
     """One run of the solver."""
 
     def __init__(
-        self, request: PlanRequest, top: int, time_limit_s: float, workers: int, on_plan: OnPlan | None
+        self,
+        request: PlanRequest,
+        top: int,
+        time_limit_s: float,
+        workers: int,
+        on_plan: OnPlan | None,
+        enough: bool = False,
     ) -> None:
         self._request = request
         self._top = top
@@ -101,6 +107,7 @@ class Search:
         self._deadline = self._start + time_limit_s
         self._workers = workers
         self._on_plan = on_plan
+        self._enough = enough
         self._scan = Scan(request)
         self._entries: list[Entry] = []
         self._heap: list[tuple[int, int]] = []
@@ -206,6 +213,11 @@ class Search:
         if entry.objective_us < best and self._on_plan is not None:
             self._on_plan(evaluate(plan, self._request), time.monotonic() - self._start)
 
+    @property
+    def _has_enough(self) -> bool:
+        """Whether a first plan was asked for and found."""
+        return self._enough and self._standings.best_us < NEVER
+
     def _unscanned_us(self) -> int:
         steady = self._scan.steady_s
         return int(microseconds_down(steady[self._next_row])) if self._next_row < len(steady) else NEVER
@@ -213,7 +225,7 @@ class Search:
     def _price_until_proven(self) -> None:
         """Scan and price until no candidate's bound is below the price at which it would matter."""
         while self._bound_us() < self._standings.limit_us or self._is_waiting():
-            if time.monotonic() > self._deadline:
+            if time.monotonic() > self._deadline or self._has_enough:
                 self._stopped = True
                 return
             if self._bound_us() >= self._standings.limit_us:
@@ -232,7 +244,7 @@ class Search:
         """Look for a plan of every rank among settings of low bounds, so that the scan has a limit."""
         rows, kinds = FIRST_ROWS, self._scan.work.key(KINDS)
         leading = np.sort(np.unique(kinds, return_index=True)[1])
-        while not self._standings.are_full and time.monotonic() < self._deadline:
+        while not (self._standings.are_full or self._has_enough) and time.monotonic() < self._deadline:
             self._add(self._scan.expand(leading[:rows], sample=((*FAMILY, "schedule"), MOST_TRIED)))
             self._dive()
             if rows >= min(len(leading), MOST_ROWS):
@@ -321,6 +333,8 @@ class Search:
         for _, number in sorted(self._heap):
             entry = self._entries[number]
             if time.monotonic() > self._deadline or entry.bound_us >= self._standings.limit_us:
+                return
+            if self._has_enough:
                 return
             tried[entry.family] = tried.get(entry.family, 0) + 1
             if tried[entry.family] <= TRIES:
