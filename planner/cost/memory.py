@@ -20,7 +20,6 @@ from planner.cost.schedule import in_flight
 from planner.cost.setting import Setting
 from planner.cost.stage import ChunkLoad, chunk_loads
 from planner.cost.states import (
-    MASTER_BYTES,
     LocalParameters,
     StateBytes,
     bucket_bytes,
@@ -213,7 +212,7 @@ def _gathered_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> 
     reduced = 0.0 if request.workload.frozen_weights else habits.reduced_units
     return (
         gathered * (habits.gathered_units * largest + ends) * habits.weight_bytes
-        + largest * MASTER_BYTES * reduced
+        + largest * habits.reduced_gradient_bytes * reduced
     )
 
 

@@ -243,10 +243,12 @@ def defers_reduction(setting: Setting, request: PlanRequest) -> Any:
 def _spread_master(count: Any, ranks: Any, setting: Setting, request: PlanRequest) -> StateBytes:
     """State where the shard is the fp32 master: from ZeRO-2 on, whole weights are kept besides or gathered.
 
-    Under a pipeline (FSDP2 does not reshard between micro-batches), and wherever the reduction is deferred,
-    whole gradients accumulate as well, in the weights' own format, or fp32 ones of a chunk at a time
-    (``piped_gradients``). 72 GB for Llama 70B over 8 stages and 4 shards, of which 17.6 each are weights and
-    gradients (NeMo Automodel PR 2673); DeepSeek-V3 on 512 GPUs peaks at 57 to 60 GiB (torchtitan PR 2107).
+    Under a pipeline (FSDP2 does not reshard between micro-batches) whole gradients accumulate as well, in
+    the weights' own format, or fp32 ones of a chunk at a time (``piped_gradients``). So they do wherever the
+    reduction is deferred, in the format it reduces (``FSDPParam.to_accumulated_grad_if_needed``); there the
+    last backward pass reduces layer by layer, and the whole ones go as the shards come. 72 GB for Llama 70B
+    over 8 stages and 4 shards, of which 17.6 each are weights and gradients (NeMo Automodel PR 2673);
+    DeepSeek-V3 on 512 GPUs peaks at 57 to 60 GiB (torchtitan PR 2107).
     """
     habits, stage = request.framework.memory, setting.zero_stage
     shared = np.asarray(ranks) > 1
@@ -254,11 +256,15 @@ def _spread_master(count: Any, ranks: Any, setting: Setting, request: PlanReques
     whole_gradients: Any = habits.weight_bytes
     if habits.piped_gradients == "chunk":
         whole_gradients = MASTER_BYTES / np.asarray(setting.virtual_stages)
-    add_up = (np.asarray(setting.pipeline_parallel) > 1) | defers_reduction(setting, request)
-    piped = np.where(add_up & shared, whole_gradients, 0.0)
+    piped = np.asarray(setting.pipeline_parallel) > 1
+    add_up = np.where(piped & shared, whole_gradients, 0.0)
     shard = ranks if stage >= 2 else 1
+    gradients: Any = habits.gradient_bytes / shard
+    if stage >= 2:
+        deferred = np.where(shared & defers_reduction(setting, request), habits.reduced_gradient_bytes, 0.0)
+        gradients = np.where(piped, gradients + add_up, np.maximum(gradients, deferred))
     return StateBytes(
         weights_bytes=count * (MASTER_BYTES / shard + whole),
-        gradients_bytes=count * (habits.gradient_bytes / shard + piped * (stage >= 2)),
+        gradients_bytes=count * gradients,
         optimizer_bytes=count * (habits.optimizer_bytes - MASTER_BYTES) / (ranks if stage >= 1 else 1),
     )

@@ -12,8 +12,8 @@ from planner.spec.framework import FrameworkProfile, MemoryHabits
 
 MEMORY = MemoryHabits(
     sharded_weights_are_master=True,
-    # Synchronisation is off between accumulation steps (defer_fsdp_grad_sync): 16-bit gradients of all
-    # weights add up on each GPU. The peaks of gpt-oss-120b leave no room for them.
+    # Synchronisation is off between accumulation steps (defer_fsdp_grad_sync): gradients of all weights add
+    # up on each GPU, in fp32 as they are reduced. The peaks of gpt-oss-120b leave no room for them.
     defers_reduction="dense",
     # 16-bit logits, their fp32 copy and its gradient. 24 GB of each further sequence of gpt-oss-120b
     # (PR 2394) are 19 of activations and 8 bytes a logit.

@@ -114,6 +114,8 @@ class MemoryHabits(BaseModel):
     defers_reduction: Literal["never", "dense", "always"] = "never"
     """Sharded gradients stay whole until the last micro-batch of a step (FSDP with synchronisation off):
     those of dense models only, or of all."""
+    reduced_gradient_bytes: float = 4.0
+    """Of a gradient that FSDP reduces, or that waits for it: whole ones add up in the same format."""
     loss_saved_bytes: float = 6.0
     """Per logit, kept until the backward pass."""
     loss_peak_bytes: float = 8.0

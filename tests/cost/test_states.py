@@ -69,7 +69,7 @@ def test_fsdp_under_a_pipeline_keeps_whole_weights_and_gradients():
 @pytest.mark.parametrize(
     ("framework", "model", "micro_batches", "whole_bytes"),
     [
-        ("automodel", "llama-3-8b", 4, 2),
+        ("automodel", "llama-3-8b", 4, 4),
         ("automodel", "llama-3-8b", 1, 0),  # nothing to add up
         ("automodel", "gpt-oss-120b", 4, 0),
         ("accelerate", "mixtral-8x7b", 4, 2),
@@ -79,7 +79,7 @@ def test_fsdp_under_a_pipeline_keeps_whole_weights_and_gradients():
 def test_deferred_reduction_keeps_whole_gradients(framework, model, micro_batches, whole_bytes):
     setting = Settings(data_parallel=16, shard_group_size=16, zero_stage=3, num_microbatches=micro_batches)
     state = state_bytes(LocalParameters(1.0), setting, ask(model, framework))
-    assert state.gradients_bytes == approx(4 / 16 + whole_bytes)
+    assert state.gradients_bytes == approx(max(4 / 16, whole_bytes))
 
 
 def test_context_ranks_are_replicas_and_experts_have_their_own():

@@ -19,6 +19,8 @@ MEMORY = MemoryHabits(
     eager_norm_bytes=6.0,
     # ``no_sync`` between accumulation steps unless ``sync_each_batch`` is set: whole gradients add up.
     defers_reduction="always",
+    # ``mixed_precision: bf16`` sets the format of the reduction as well.
+    reduced_gradient_bytes=2.0,
     loss_saved_bytes=6.0,
     loss_peak_bytes=14.0,
 )
