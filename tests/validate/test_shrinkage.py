@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from fit import CONSTANTS, HABITS, start_values
 from shrink import Linear, solve
+from write_fit import NOTE, _comment, _with_values, _without_note
 
 KEYS = [("fw:nemo", "elementwise_factor"), ("fw:megatron", "elementwise_factor")]
 
@@ -57,3 +58,25 @@ def test_no_part_runs_beyond_its_own_curve() -> None:
     """Only a curve that was measured on a part with a lower power limit may be passed."""
     beyond = {c.owner for c in CONSTANTS if c.owner.startswith("hw:") and start_values()[c.key] > 1.0}
     assert beyond <= {"hw:gb300-nvl72"}
+
+
+BODY = """
+{note}    attention_kernel="fa2",
+    # Measured by hand.
+    overlap_slowdown=0.2,
+"""
+
+
+def test_new_values_replace_the_old_note_and_nothing_else() -> None:
+    body = _without_note(BODY.format(note=_comment(f"overlap_slowdown, step_overhead_s: {NOTE}, 12 rows.")))
+    assert body == BODY.format(note="")[1:]
+    written = _with_values(body, {"overlap_slowdown": 0.31415926, "kernel_efficiency": 0.9})
+    assert written == (
+        '    attention_kernel="fa2",\n    kernel_efficiency=0.9,\n'
+        "    # Measured by hand.\n    overlap_slowdown=0.3142,\n"
+    )
+
+
+def test_a_comment_of_other_words_stays() -> None:
+    body = BODY.format(note="    # Of this framework.\n")
+    assert _without_note(body) == body[1:]
