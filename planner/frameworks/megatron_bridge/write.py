@@ -82,8 +82,8 @@ LOW_PRECISION: dict[str, dict[str, Any]] = {
     "mxfp8": {"fp8_param_gather": False, "reuse_grad_buf_for_mxfp8_param_ag": False},
     "nvfp4": {"fp8_param_gather": False},
 }
-"""What the recipe of a number format would do beyond the products: the plan has 16-bit stored weights and
-every layer in the format."""
+"""What the recipe of a number format would do beyond the products: 16-bit weights are stored, and every
+layer is in the format."""
 
 
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
@@ -119,11 +119,11 @@ def overrides(plan: Plan, request: PlanRequest) -> dict[str, Any]:
         fields["model.pipeline_dtype"] = "fp16" if plan.precision == "fp16" else "bf16"
     fields["model.vocab_size"] = request.model.vocab_size
     fields["model.should_pad_vocab"] = True
-    return fields | _state(plan)
+    return fields | _state(plan, request)
 
 
-def _state(plan: Plan) -> dict[str, Any]:
-    """How state is kept: sharded or not, gradients in 16 bits, weights in 16 bits whatever products use.
+def _state(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    """How state is kept: sharded or not, gradients in 16 bits, weights as the profile counts them.
 
     Bridge's Adam shards by itself, and its recipes reduce in fp32 and store FP8 weights unless told.
     """
@@ -133,7 +133,8 @@ def _state(plan: Plan) -> dict[str, Any]:
         "optimizer.use_distributed_optimizer": sharded,
         "mixed_precision.grad_reduce_in_fp32": False,
     }
-    if plan.precision in LOW_PRECISION:
+    stores_fp8 = request.framework.memory.fp8_weight_bytes is not None  # NeMo's recipes: the profile says so
+    if plan.precision in LOW_PRECISION and not stores_fp8:
         fields |= {f"mixed_precision.{name}": value for name, value in LOW_PRECISION[plan.precision].items()}
     return fields
 
