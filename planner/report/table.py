@@ -208,15 +208,16 @@ BEHIND = {
 """What a gap means, by goal."""
 
 
-def proof_line(result: PlanResult, goal: str = "step-time") -> str:
+def proof_line(result: PlanResult, request: PlanRequest) -> str:
     """Whether the answer is proven, over how many settings, in which time."""
     covered = f"{result.num_settings:,} settings covered in {result.solve_s:.1f} s"
     if result.status == "optimal":
-        return f"Proof: optimal by the cost model; {covered}."
+        among = " (the simplest within 1 % of the fastest plan)" if request.prefer_simple else ""
+        return f"Proof: optimal by the cost model{among}; {covered}."
     if result.status == "feasible" and result.gap_pct is None:
         return f"Not proven: how much faster another plan could be is not known; {covered}."
     if result.status == "feasible":
-        return f"Not proven: at most {result.gap_pct:.1f} {BEHIND[goal]}; {covered}."
+        return f"Not proven: at most {result.gap_pct:.1f} {BEHIND[request.goal]}; {covered}."
     if result.status == "time-limit":
         return f"Not proven: no plan within the time limit; {covered}."
     return f"Proof: no setting is legal and fits; {covered}."
@@ -232,7 +233,7 @@ def answer_text(answer: Answer) -> str:
         full = f"Plan 1 in full: {full_words(result.plans[0].plan, request)}."
         parts += [ranking(result.plans, request), "", paragraph(full), "", *_plan_parts(answer)]
     parts.append(section("Assumed", bullets(request.assumptions)))
-    parts.append(paragraph(proof_line(result, request.goal)))
+    parts.append(paragraph(proof_line(result, request)))
     return "\n".join(parts)
 
 

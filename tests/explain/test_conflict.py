@@ -281,4 +281,4 @@ def test_a_search_without_a_plan_hands_back_one_that_fits(
     assert result.best is not None
     assert result.best.is_legal
     assert result.best.fits
-    assert "not known" in proof_line(result)
+    assert "not known" in proof_line(result, tiny_dense)

@@ -68,7 +68,7 @@ def _plan_body(answer: Answer, drawn: Sequence[str]) -> str:
     best, request = answer.result.plans[0], answer.request
     parts = [
         f"<h1>Training plan</h1><p class='lead'>{escape(headline(request))}</p>",
-        f"<p>{escape(proof_line(answer.result, request.goal))}</p>",
+        f"<p>{escape(proof_line(answer.result, request))}</p>",
         _section("Ranked plans", _ranking(answer.result.plans, request)),
         _section("Why plan 1", _bullets(answer.explanation)),
         _section("Where the time goes", _figure("time-stack", drawn) + _pre(time_breakdown(best.time))),
