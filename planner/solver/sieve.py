@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.cost.orders import BIDIRECTIONAL
-from planner.solver.bounds import with_tail
 from planner.solver.layout_passes import Counts, kinds_held, least_passes, surely_recomputed
 from planner.solver.layouts import every_layout
 from planner.solver.price import SettingPrice
-from planner.solver.scan import Candidates
+from planner.solver.scale import ROUND_OFF
+from planner.solver.scan import Bounds, Candidates
 from planner.solver.tables import Floats
 
 ALIKE = ("schedule", "pipeline_parallel", "virtual_stages", "num_microbatches", "recompute")
@@ -39,37 +39,37 @@ def sifted(price: SettingPrice, source: Candidates, chosen: npt.NDArray[np.int64
     for first in np.unique(bounds.first[chosen]).tolist():
         own = np.flatnonzero(bounds.first[chosen] == first)
         makespans[own] = _makespans(price, source, chosen[own], layouts, int(first))
-    makespans = with_tail(
-        source.rows.take(chosen), makespans, bounds.tail_s[chosen], bounds.busiest_s[chosen]
-    )
     return np.asarray((makespans + source.fixed[chosen]) * source.growth[chosen])
 
 
 def _makespans(
     price: SettingPrice, source: Candidates, chosen: npt.NDArray[np.int64], layouts: Counts, first: int
 ) -> Floats:
-    """Longest chain of each candidate's best layout. [s]."""
+    """Longest chain of each candidate's best layout, and what follows it. [s]."""
     held = kinds_held(layouts, price.request.model)
     again = surely_recomputed(layouts, price.values["recompute"], first, price.request)
     makespans = np.zeros(len(chosen))
     step = max(MOST_CELLS // layouts.size, 1)
     for start in range(0, len(chosen), step):
-        passes = least_passes(held, again, source.work, chosen[start : start + step], price.v)
-        makespans[start : start + step] = _least_makespan(price, passes)
+        part = chosen[start : start + step]
+        passes = least_passes(held, again, source.work, part, price.v)
+        makespans[start : start + step] = _least(price, passes, source.bounds.take(part))
     return makespans
 
 
-def _least_makespan(price: SettingPrice, passes: Floats) -> Floats:
-    """Longest chain of the best layout, of passes as [setting, layout, stage, phase]. [s].
+def _least(price: SettingPrice, passes: Floats, bounds: Bounds) -> Floats:
+    """Longest chain of the best layout and what follows, of passes as [setting, layout, stage, phase]. [s].
 
     Chains are only followed through layouts whose busiest rank is near the least busy one of some setting;
-    of the others that rank's work counts.
+    of the others that rank's work counts. What follows is as in ``SettingPrice.bounds``.
     """
     if price.schedule in BIDIRECTIONAL:
         longest = price.chains.longest(passes, price.schedule, price.p, price.v, price.m)
         return np.asarray(np.min(longest, axis=1))
     busy = price.m * np.max(np.sum(passes, axis=3) @ price.on_rank.T, axis=-1)
+    hidden = 2.0 * np.maximum(busy / price.m - bounds.busiest_s[:, None], 0.0)
+    after = np.maximum(bounds.tail_s[:, None] - hidden, 0.0) * (1 - ROUND_OFF)
     near = np.any(busy <= NEAR * np.min(busy, axis=1, keepdims=True), axis=0)
-    far = np.min(busy[:, ~near], axis=1, initial=np.inf)
+    far = np.min(busy[:, ~near] + after[:, ~near], axis=1, initial=np.inf)
     longest = price.chains.longest(passes[:, near], price.schedule, price.p, price.v, price.m)
-    return np.asarray(np.minimum(np.min(longest, axis=1), far))
+    return np.asarray(np.minimum(np.min(longest + after[:, near], axis=1), far))
