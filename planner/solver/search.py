@@ -12,13 +12,13 @@ import heapq
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from planner.rules import broken_rules
 from planner.solver.chain_pool import ChainPool
+from planner.solver.entry import FAMILY, SHARED, Entry
 from planner.solver.evaluate import evaluate
 from planner.solver.layouts import near_even
 from planner.solver.master import Master
@@ -36,10 +36,6 @@ from planner.solver.standings import NEAR_BEST, Standings
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
-FAMILY = (
-    "tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel", "recompute", "precision",
-)  # fmt: skip
-"""Two plans with the same values here are variants of one plan; the answer shows the best variant."""
 WIDEN = 1.2
 """Each round of the scan takes work rows up to this factor above the round before."""
 FIRST_ROWS, MOST_ROWS = 16, 1024
@@ -53,8 +49,6 @@ SIFTED_AFTER = frozenset({1, 4, 16, 64, 256, 1024})
 FAR = 1.1
 """Above the best bound by this factor, the limit is worth pricing a few more plans of every family."""
 
-SHARED = tuple(name for name in FIELDS if name not in ("zero_stage", "shard_group_size", "offload"))
-"""Fields that the layers' work depends on."""
 MOST_OPEN = 4
 """Settings whose search over layouts may end without a proof before the rest is left to the gap."""
 FAR_ABOVE = 16
@@ -65,28 +59,6 @@ MET = 2e-7
 """Relative gap that is rounding of the stage model's coefficients."""
 
 OnPlan = Callable[[Estimate, float], None]
-
-
-@dataclass
-class Entry:
-    """One candidate: a bound until it is priced, then its objective and plan (None: no legal layout)."""
-
-    source: Candidates
-    index: int
-    bound_us: int
-    family: tuple[object, ...]
-    score: int
-    """Of the simplest of its layouts."""
-    least_us: int
-    """Lower bound of the layout that stands for it (``best_layout``)."""
-    alike: int
-    """Key of the fields that candidates with the same layouts and chains share."""
-    values: dict[str, object] = field(default_factory=dict)
-    priced: bool = False
-    objective_us: int = NEVER
-    plan: Plan | None = None
-    exhaustive: bool = True
-    """Whether every layout was looked at, or bounded; otherwise ``bound_us`` is what is known of the rest."""
 
 
 class Search:

@@ -18,7 +18,7 @@ from planner.explain.ladders import more_gpus
 from planner.explain.lean_space import LeanSpace, plan_at, smallest_cut
 from planner.explain.leanest import any_plan, corner_plan, leanest, peak_bytes
 from planner.frameworks import load_framework
-from planner.report.table import proof_line
+from planner.report.proof import proof_line
 from planner.request import read_pins
 from planner.solver import solve
 from planner.solver.core import RuleCore

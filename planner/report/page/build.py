@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from planner.errors import BadInput
 from planner.report.page.cluster_map import cluster_map, shown_dimensions
+from planner.report.proof import proof_line
 from planner.report.table import (
     HEADERS,
     conflict_text,
     headline,
     memory_breakdown,
     plan_row,
-    proof_line,
     time_breakdown,
 )
 from planner.spec import PlanRequest
