@@ -63,6 +63,9 @@ def _build_long(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, in
 
 def _build(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, int]) -> Program:
     orders, chunks = rank_orders(schedule, p, v, m, ticks), num_chunks(schedule, v)
+    impossible = BadInput(f"schedule {schedule} cannot run {m} micro-batches on {p} pipeline stages")
+    if any(op[2] >= m for order in orders for op in order):
+        raise impossible
     needs = _needs(schedule, p, v, m)
     done = [0] * (len(_DONE) * p * chunks * m)
     rows: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]
@@ -83,7 +86,7 @@ def _build(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, in
                 heads[rank] = next(rest, None)
                 ops.append((rank, op))
         if len(rows) == before:
-            raise BadInput(f"schedule {schedule} cannot run {m} micro-batches on {p} pipeline stages")
+            raise impossible
     previous, upstream_rows, hops, slots = zip(*rows, strict=True)
     tail = _tail(ops, [min(len(order), TAIL * p * chunks) for order in orders])
     return Program(previous, upstream_rows, hops, slots, tuple(last), tuple(first), tail, tuple(ops))

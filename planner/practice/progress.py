@@ -71,7 +71,7 @@ class Progress:
             raise BadInput(f"cannot read {progress.path}: {error.strerror or error}") from error
         try:
             progress._load(json.loads(text))
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
             progress.records, progress.history = {}, []
             progress._set_aside()
         return progress
@@ -80,11 +80,12 @@ class Progress:
         if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] > VERSION:
             raise BadInput(f"{self.path} was written by a newer plan-parallel; update, or move it away")
         for name, saved in data["cards"].items():
-            card = Card.from_dict(saved["schedule"])
-            if card.due.tzinfo is None:
-                raise ValueError(f"{name}: time without a zone")
-            self.records[name] = Record(card, int(saved["asked"]), int(saved["right"]))
+            self.records[name] = _record_of(saved)
         self.history = [dict(entry) for entry in data["history"]]
+        if any(
+            not isinstance(entry["id"], str) or type(entry["right"]) is not bool for entry in self.history
+        ):
+            raise ValueError("an answer without a question or a grade")
 
     def _set_aside(self) -> None:
         stamp = self.clock().strftime("%Y%m%dT%H%M%S")
@@ -152,3 +153,19 @@ class Progress:
             return (0 if self.is_due(name) else 1 if name not in self.records else 2), due
 
         return sorted(names, key=place)
+
+
+def _record_of(saved: dict[str, Any]) -> Record:
+    """One card as it was saved; ``ValueError`` and the like where it could not be asked again."""
+    card, asked, right = Card.from_dict(saved["schedule"]), saved["asked"], saved["right"]
+    if type(asked) is not int or type(right) is not int or not 0 <= right <= asked:
+        raise ValueError("counts of answers that cannot be")
+    times = [card.due] if card.last_review is None else [card.due, card.last_review]
+    if any(time.tzinfo is None or time.astimezone(UTC) != time for time in times):
+        raise ValueError("a time without a zone")
+    for rating in Rating:
+        again, _ = _SCHEDULER.review_card(card, rating, times[-1])
+        if not (again.stability or 0) > 0 or not 1 <= (again.difficulty or 0) <= 10:
+            raise ValueError("a card that cannot be scheduled")
+        Card.from_dict(json.loads(json.dumps(again.to_dict(), allow_nan=False)))
+    return Record(card, asked, right)

@@ -20,6 +20,10 @@ from planner.solver.price import SettingPrice
 Counts = npt.NDArray[np.int64]
 MOST_STAGES = 512
 """Stages of the longest pipeline whose layouts are counted."""
+MOST_TO_SPREAD = 256
+"""Layers a round up to which both ends of a framework that sets them apart may hold any number."""
+NEAR_EVEN = 32
+"""Beyond, ranks hold at most so many more or fewer than they would evenly."""
 MOST_LAYOUTS = 64
 """Up to so many layouts of one setting are all priced."""
 
@@ -67,14 +71,14 @@ def _listed(ranges: tuple[tuple[int, int], ...], layers: int) -> Counts | None:
 
 
 def _number(ranges: tuple[tuple[int, int], ...], layers: int) -> int:
-    """Ways to choose one count in each range with the sum ``layers``."""
-    ways = [1, *([0] * layers)]
+    """Ways to choose one count in each range with the sum ``layers``, at most one above ``MOST_LAYOUTS``."""
+    ways, totals = np.zeros(layers + 1, dtype=np.int64), np.arange(layers + 1)
+    ways[0] = 1
     for least, highest in ranges:
-        ways = [
-            sum(ways[total - count] for count in range(least, min(highest, total) + 1))
-            for total in range(layers + 1)
-        ]
-    return ways[layers]
+        below = np.concatenate(([0], np.cumsum(ways)))
+        stop, start = (np.clip(totals - count, 0, layers + 1) for count in (least - 1, highest))
+        ways = np.clip(below[stop] - below[start], 0, MOST_LAYOUTS + 1)
+    return int(ways[layers])
 
 
 def _fill(ranges: tuple[tuple[int, int], ...], layers: int) -> Iterator[tuple[int, ...]]:
@@ -134,9 +138,11 @@ def _even_or_ends_of(
         if per_chunk % p == 0:
             yield tuple([per_chunk // p] * (p * v))
         return
-    for middle in range(1, per_chunk) if p > 2 else (1,):
+    near = per_chunk if per_chunk <= MOST_TO_SPREAD else NEAR_EVEN
+    even = per_chunk // p
+    for middle in range(max(even - near, 1), min(even + near, per_chunk)) if p > 2 else (1,):
         rest = per_chunk - (p - 2) * middle
-        for first in range(1, rest):
+        for first in range(max(rest // 2 - near, 1), min(rest // 2 + near, rest)):
             held = [first, *([middle] * (p - 2)), rest - first]
             yield tuple(held[rank] for rank in ranks)
 

@@ -262,4 +262,16 @@ def candidate_values(request: PlanRequest) -> dict[str, Any]:
     values["expert_parallel"] = list(range(1, max(model.num_experts, 1) + 1))
     values["expert_tensor_parallel"] = degrees
     values |= {"micro_batch": batch, "num_microbatches": batch, "shard_group_size": degrees}
+    if request.allow_idle:
+        values |= _idle_degrees(request, degrees, low, high)
     return values
+
+
+def _idle_degrees(request: PlanRequest, degrees: list[int], low: int, high: int) -> dict[str, list[int]]:
+    """Degrees where not all GPUs need be used: of all numbers, those that batch and sequence can go with."""
+    whole, tokens = low == high, request.workload.seq_length
+    return {
+        "data_parallel": [d for d in degrees if d <= high and not (whole and low % d)],
+        "context_parallel": [c for c in degrees if tokens % c == 0],
+        "expert_tensor_parallel": degrees if request.model.is_moe else [1],
+    }

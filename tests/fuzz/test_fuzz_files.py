@@ -63,7 +63,8 @@ def refused(words: list[str]) -> str:
 def test_files_of_nonsense_are_refused(command: str, content: str, tmp_path: Path) -> None:
     path = tmp_path / f"file{ENDINGS.get(command, '.json')}"
     path.write_bytes(CONTENTS[content])
-    refused(COMMANDS[command](str(path)))
+    sentence = refused(COMMANDS[command](str(path)))
+    assert str(path) in sentence, f"the error does not say which file: {sentence}"
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in {"sweep state", "validate"}])

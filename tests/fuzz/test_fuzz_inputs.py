@@ -9,7 +9,7 @@ import pytest
 from fuzz_kinds import KINDS, outcome_of
 
 SEEDS = 40
-FEW = {"solve": 1, "command line": 20}
+FEW = {"solve": 1, "solve toys": 20, "command line": 20}
 """Kinds that take longer."""
 
 
