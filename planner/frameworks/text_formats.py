@@ -105,8 +105,16 @@ def _leaves(node: yaml.MappingNode, path: str, prefix: str) -> Iterator[Found]:
 def _plain(node: yaml.Node, path: str) -> Any:
     try:
         return yaml.safe_load(yaml.serialize(node))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise BadInput(f"{path}:{node.start_mark.line + 1}: {' '.join(str(error).split())}") from error
+
+
+def plain_value(word: str) -> Any:
+    """The value of one word as YAML reads it; the word itself where it is no YAML (unresolved bash, say)."""
+    try:
+        return yaml.safe_load(word)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return word
 
 
 def _parsed(source: str, path: str) -> ast.Module:

@@ -16,6 +16,7 @@ from planner.catalog import load_cluster, load_model
 from planner.catalog.files import MAX_FILE_BYTES
 from planner.cli import main
 from planner.errors import BadInput
+from planner.frameworks.text_formats import plain_value
 from planner.output import write_folder
 
 MODEL = ["--model", "llama-3-8b", "--gpus", "8", "--global-batch", "64"]
@@ -202,3 +203,11 @@ def test_names_that_no_file_system_takes_are_refused(tmp_path: Path) -> None:
             load_model(f"{tmp_path}/{name}.toml")
         with pytest.raises(BadInput):
             write_folder(tmp_path / name, {"a": "b"})
+
+
+@pytest.mark.parametrize(
+    "word", [">dim", "|x", "2026-99-99", "[", "&a", "*b", "!!python/name:os.system", "@x"]
+)
+def test_a_word_that_is_no_yaml_stays_a_word(word: str) -> None:
+    assert plain_value(word) == word
+    assert plain_value("12") == 12

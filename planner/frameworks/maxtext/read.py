@@ -6,8 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from planner.errors import BadInput
 from planner.frameworks.launch import (
     Found,
@@ -25,7 +23,7 @@ from planner.frameworks.launch import (
 )
 from planner.frameworks.maxtext.write import REMAT, STRATEGIES
 from planner.frameworks.shell import read_pairs
-from planner.frameworks.text_formats import yaml_settings
+from planner.frameworks.text_formats import plain_value, yaml_settings
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -93,7 +91,7 @@ def read(source: str, path: str) -> LaunchFile:
         found = yaml_settings(source, path)
     except BadInput:
         found = [
-            Found(entry.key, yaml.safe_load(str(entry.value)), path, entry.line)
+            Found(entry.key, plain_value(str(entry.value)), path, entry.line)
             for entry in read_pairs(source, path, r"[a-z][a-z0-9_]*")
         ]
         if not found:

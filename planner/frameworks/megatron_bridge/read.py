@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import yaml
-
 from planner.frameworks.launch import Found, Key, LaunchFile, collect, positive, text, yes
 from planner.frameworks.megatron.arguments import PRECISIONS
 from planner.frameworks.megatron.read import KEYS as MEGATRON_KEYS
 from planner.frameworks.megatron.read import to_plan as megatron_to_plan
 from planner.frameworks.megatron_bridge.write import CONSTANTS, MIXED_PRECISION, RENAMED
 from planner.frameworks.shell import read_pairs
-from planner.frameworks.text_formats import python_settings, yaml_settings
+from planner.frameworks.text_formats import plain_value, python_settings, yaml_settings
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -118,16 +116,9 @@ def _precision_flags(recipe: str) -> dict[str, Any]:
 
 def _overrides(source: str, path: str) -> list[Found]:
     return [
-        Found(entry.key, _value(str(entry.value)), path, entry.line)
+        Found(entry.key, plain_value(str(entry.value)), path, entry.line)
         for entry in read_pairs(source, path, _PAIR)
     ]
-
-
-def _value(word: str) -> Any:
-    try:
-        return yaml.safe_load(word)
-    except yaml.YAMLError:
-        return word  # bash that was not resolved: reported where it matters
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
