@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from planner.solver.preference import NEVER
 from planner.solver.scan import Candidates
@@ -31,7 +32,7 @@ class Entry:
     """Lower bound of the layout that stands for it (``best_layout``)."""
     alike: int
     """Key of the fields that candidates with the same layouts and chains share."""
-    values: dict[str, object] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     priced: bool = False
     objective_us: int = NEVER
     plan: Plan | None = None

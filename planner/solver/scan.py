@@ -32,6 +32,10 @@ from planner.solver.tables import (
 )
 from planner.spec.request import PlanRequest
 
+OF_BATCH = ("tensor_parallel", "context_parallel", "micro_batch")
+OF_EXPERTS = ("tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel")
+"""Fields of work rows that degrees and batch, or degrees and experts, tie together."""
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -132,10 +136,21 @@ class Scan:
 
     @cached_property
     def _sorted(self) -> tuple[Rows, Floats]:
-        rows = self.space.work
+        rows = self._completable(self.space.work)
         bound = leading_seconds(rows, self.request)
         order = np.argsort(bound, kind="stable")
         return rows.take(order), bound[order]
+
+    def _completable(self, rows: Rows) -> Rows:
+        """Work rows that the degrees and the batch leave: those of no legal setting are not worth a price."""
+        shapes = self.space.shapes
+        found, index = self._join(shapes, np.arange(len(shapes)), self.space.batches, ("data_parallel",))
+        found, _ = self._join(found, index, self.space.schedules, ("pipeline_parallel",))
+        left = np.isin(rows.key(OF_BATCH), found.key(OF_BATCH))
+        _, first = np.unique(rows.key(OF_EXPERTS), return_index=True)
+        experts = Rows(rows.domains, {name: rows.codes[name][first] for name in OF_EXPERTS})
+        found, _ = self._join(experts, first, shapes, ("tensor_parallel", "context_parallel"))
+        return rows.take(left & np.isin(rows.key(OF_EXPERTS), found.key(OF_EXPERTS)))
 
     def expand(
         self, chosen: Codes, limit_s: float = np.inf, sample: tuple[tuple[str, ...], int] | None = None

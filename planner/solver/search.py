@@ -38,6 +38,8 @@ from planner.spec.request import PlanRequest
 
 WIDEN = 1.2
 """Each round of the scan takes work rows up to this factor above the round before."""
+MOST_OPEN_ROWS = 16
+"""Work rows of one scan where idle GPUs or a range of batches leave many settings to each."""
 FIRST_ROWS, MOST_ROWS = 16, 1024
 """Work rows of the first look for plans; four times as many while there is none for every rank."""
 KINDS = ("tensor_parallel", "context_parallel", "expert_parallel", "precision", "micro_batch")
@@ -147,9 +149,13 @@ class Search:
         ]  # fmt: skip
 
     def _refine(self) -> None:
-        """Search all layouts of the settings that could still be the best, most promising first."""
+        """Search all layouts of the settings that could still be the best, most promising first.
+
+        Of equals the one with the widest sharding: where it has nothing better, the others rarely have.
+        """
         given_up = 0
-        for entry in sorted(self._open_entries(), key=lambda entry: entry.bound_us):
+        entries = self._open_entries()
+        for entry in sorted(entries, key=lambda entry: (entry.bound_us, -entry.values["shard_group_size"])):
             best = self._standings.best_us
             if self._stopped or entry.bound_us >= best or given_up == MOST_OPEN:
                 return
@@ -321,6 +327,8 @@ class Search:
         self._threshold_s = max(self._threshold_s, float(steady[self._next_row])) * WIDEN
         limit_s = (self._standings.limit_us + 1) * MICROSECOND_S
         stop = int(np.searchsorted(steady, min(self._threshold_s, limit_s), side="right"))
+        if self._request.allow_idle or self._request.workload.global_batch_max is not None:
+            stop = min(stop, self._next_row + MOST_OPEN_ROWS)
         stop = max(stop, self._next_row + 1)
         weighted = self._request.goal in WEIGHTED_GOALS
         found = self._scan.expand(np.arange(self._next_row, stop), np.inf if weighted else limit_s)
