@@ -21,6 +21,8 @@ from planner.units import parse_bytes, parse_count, parse_seconds
 
 MAX_GPUS = 1_000_000
 MAX_BATCH = 10_000_000
+MAX_BATCHES = 2048
+"""Batches of a range; twice as many take longer than a search should and more than 1 GB."""
 MAX_SEQ_LENGTH = 100_000_000
 
 Number = int | float | str | None
@@ -281,6 +283,11 @@ def _batch(value: Number, seq_length: int) -> tuple[int | None, int | None]:
     last = _sequences(high, seq_length)
     if last < first:
         raise BadInput(f"--global-batch {value}: the range is empty because {first} is more than {last}")
+    if last - first >= MAX_BATCHES:
+        raise BadInput(
+            f"--global-batch {value}: the range holds {last - first + 1} batches; at most {MAX_BATCHES} are "
+            f"compared, such as {first}:{first + MAX_BATCHES - 1}"
+        )
     return first, last
 
 

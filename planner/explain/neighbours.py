@@ -79,6 +79,8 @@ def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | 
             {"chunk_layers": stage.chunk_layers, "recompute_layers": stage.layers * again}
             for stage in plan.stages
         ]
+    if field == "pipeline_parallel" and value > request.model.num_layers:
+        return None
     if field != "data_parallel":
         gpus = plan.num_gpus if request.allow_idle else request.cluster.num_gpus
         ranks = values["tensor_parallel"] * values["pipeline_parallel"] * values["context_parallel"]
@@ -104,6 +106,8 @@ def why_unchanged(plan: Plan, field: str, value: Any, request: PlanRequest) -> s
     for rule in TABULAR_RULES:
         if rule.scope == (field,) and not rule.admits(alone, request):
             return f"{name} is not allowed: {lower_first(rule.broken_sentence(alone, request))}"
+    if field == "pipeline_parallel" and value > request.model.num_layers:
+        return f"{name} is more than the {request.model.num_layers} layers of the model"
     degrees = {"tensor_parallel": "t", "pipeline_parallel": "p", "context_parallel": "c"}
     sizes = {key: value if key == field else getattr(plan, key) for key in degrees}
     gpus = plan.num_gpus if request.allow_idle else request.cluster.num_gpus

@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE.parent / "fuzz"), str(HERE.parent)]
 
 from fuzz_kinds import KINDS, outcome_of  # noqa: E402
 
-SHARE = {"solve": 0.02, "solve toys": 0.25, "command line": 0.4}
+SHARE = {"solve": 0.04, "solve toys": 0.6, "command line": 1.0}
 """Kinds that take longer get this share of an equal share."""
 
 

@@ -93,7 +93,7 @@ def test_ctrl_c_before_the_first_setting_says_that_there_is_none(monkeypatch: py
 
 
 @pytest.mark.parametrize("series", [{"goal": "memory"}, {"max_step_time_s": 10.0}, {"robust": True}])
-@pytest.mark.parametrize("at", [1, 8])
+@pytest.mark.parametrize("at", [1, 2])
 def test_one_ctrl_c_ends_a_series_of_searches(
     monkeypatch: pytest.MonkeyPatch, series: dict[str, Any], at: int
 ) -> None:

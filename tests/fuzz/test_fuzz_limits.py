@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ from fuzz_oracle import assert_sentence, no_longer_than
 from toys import tiny_dense
 
 from planner.api import question
+from planner.cost.schedule import simulate
 from planner.errors import BadInput
+from planner.explain.answer import answer, find
+from planner.report import table
 from planner.report.json import dumps, estimate_report
 from planner.solver import solve
 from planner.spec import PlanRequest
+from planner.spec.plan import SCHEDULES
 
 LARGE = ["--model", "deepseek-v3", "--gpus", "2048", "--hardware", "h100", "--global-batch", "15360",
          "--precision", "bf16,fp8", "--framework", "any"]  # fmt: skip
@@ -195,3 +200,40 @@ def test_no_temporary_files_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     solve(tiny_dense(), top=1, workers=2)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_range_of_too_many_batches_is_refused_with_one_that_is_not() -> None:
+    with pytest.raises(BadInput, match=r"1000000 batches; at most 2048 .* such as 1:2048") as caught:
+        question({"model": "7b", "gpus": 8, "global_batch": "1:1000000"})
+    assert_sentence(caught.value)
+    assert question({"model": "7b", "gpus": 8, "global_batch": "1:2048"}).workload.global_batch_max == 2048
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"model": "7b", "gpus": 999_983, "allow_idle": True}, marks=pytest.mark.slow),
+        {"model": "deepseek-v3", "gpus": 1000, "framework": "any"},
+        {"model": "7b", "gpus": 64, "allow_idle": True, "global_batch": "64:256"},
+    ],
+)
+def test_wide_questions_have_an_explained_answer_in_time(options: dict[str, Any]) -> None:
+    request = question(options)
+    with no_longer_than(60):
+        found = answer(request, find(request, 2, 1.0, 1), seconds=1.0)
+    assert found.result.plans and found.reasons
+    assert found.result.plans[0].plan.num_gpus > 0 and "Why plan 1" in table.answer_text(found)
+
+
+def test_no_schedule_breaks_on_any_number_of_microbatches() -> None:
+    ran = 0
+    for schedule, p, v, m in product(SCHEDULES, (1, 2, 3, 4, 6), (1, 2, 3), range(1, 14)):
+        times = [[1.0] * v for _ in range(p)]
+        try:
+            timeline = simulate(schedule, times, times, times, m)
+        except BadInput as error:
+            assert_sentence(error)
+            continue
+        ran += 1
+        assert timeline.makespan_s > 0 and min(timeline.busy_s) > 0
+    assert ran > 300
