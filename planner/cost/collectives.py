@@ -344,7 +344,7 @@ def _curve_time(
     largest = float(curves[-1].num_ranks)
     time = times[0] * np.minimum(1.0, _factor(op, size) / _factor(op, curves[0].num_ranks))
     for lower, upper, here, there in zip(curves, curves[1:], times, times[1:], strict=False):
-        span = np.log(upper.num_ranks / lower.num_ranks)
+        span = np.log(upper.num_ranks / lower.num_ranks) or 1.0  # two curves of one group: the later
         weight = np.clip(np.log(size / lower.num_ranks) / span, 0.0, 1.0)
         time = np.where(size > lower.num_ranks, here ** (1.0 - weight) * there**weight, time)
     rings = op in ("all_gather", "reduce_scatter")

@@ -62,6 +62,8 @@ def json_settings(source: str, path: str) -> list[Found]:
         raise BadInput(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except RecursionError as error:
         raise BadInput(f"{path}: JSON nested too deeply") from error
+    except ValueError as error:
+        raise BadInput(f"{path}: not JSON: a number of thousands of digits") from error
     if not isinstance(tree, dict):
         raise BadInput(f"{path}: a JSON object is expected, not {type(tree).__name__}")
     return [Found(key, value, path, _json_line(source, key)) for key, value in flatten(tree)]

@@ -26,6 +26,8 @@ FIELDS = (
     "num_microbatches", "schedule", "virtual_stages", "zero_stage", "shard_group_size", "offload",
 )  # fmt: skip
 """Plan fields that a setting fixes."""
+MOST_CHUNKS = 256
+"""Chunks of a rank that are tried; more than any known model has layers."""
 MOST_COMBINATIONS = 2_000_000
 """A rule is evaluated on the whole product of its fields' values up to this size, beyond it on the rows."""
 
@@ -258,7 +260,7 @@ def candidate_values(request: PlanRequest) -> dict[str, Any]:
     values["precision"] = sorted(request.workload.precisions)
     values |= dict.fromkeys(("tensor_parallel", "context_parallel", "data_parallel"), degrees)
     values["pipeline_parallel"] = [p for p in degrees if p <= model.num_layers]
-    values["virtual_stages"] = list(range(1, model.num_layers + 1))
+    values["virtual_stages"] = list(range(1, min(model.num_layers, MOST_CHUNKS) + 1))
     values["expert_parallel"] = list(range(1, max(model.num_experts, 1) + 1))
     values["expert_tensor_parallel"] = degrees
     values |= {"micro_batch": batch, "num_microbatches": batch, "shard_group_size": degrees}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from fuzz_kinds import outcome_of
 from fuzz_oracle import assert_sentence, no_longer_than
 
 from planner.catalog import load_cluster, load_model
@@ -209,3 +210,10 @@ def test_names_that_no_file_system_takes_are_refused(tmp_path: Path) -> None:
 def test_a_word_that_is_no_yaml_stays_a_word(word: str) -> None:
     assert plain_value(word) == word
     assert plain_value("12") == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"), [("hardware TOML", 101188), ("launch files", 100825), ("launch files", 1050)]
+)
+def test_inputs_that_once_broke_it_stay_mended(kind: str, seed: int, tmp_path: Path) -> None:
+    assert outcome_of(kind, seed, tmp_path) in {"answered", "refused"}

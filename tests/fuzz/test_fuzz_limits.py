@@ -60,7 +60,8 @@ def test_ctrl_c_at_any_moment_gives_the_best_plan_so_far_or_says_there_is_none(
         assert answer["status"] in {"optimal", "feasible", "time-limit"}
         assert bool(answer["plans"]) == (answer["status"] != "time-limit")
         if answer["plans"]:
-            assert answer["gap_pct"] is not None and answer["gap_pct"] >= 0
+            no_bound_yet = answer["gap_pct"] is None and "a few plans that fit" in out
+            assert no_bound_yet or answer["gap_pct"] >= 0
     else:
         assert process.returncode == 130 and err.strip()
     assert not list(tmp_path.iterdir()), "temporary files are left"
@@ -108,7 +109,8 @@ def answer_text(request: PlanRequest, workers: int) -> str:
 
 def assert_same_on_any_workers(request: PlanRequest) -> None:
     first = answer_text(request, 1)
-    assert json.loads(first)["status"] == "optimal"
+    ended = "feasible" if request.goal == "memory" else "optimal"
+    assert json.loads(first)["status"] == ended
     assert first == answer_text(request, 2)
 
 
