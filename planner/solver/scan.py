@@ -32,6 +32,8 @@ from planner.solver.tables import (
 )
 from planner.spec.request import PlanRequest
 
+MOST_ROWS = 50_000
+"""Degrees and batches that are completed together: some 100 MB with everything that joins them."""
 OF_BATCH = ("tensor_parallel", "context_parallel", "micro_batch")
 OF_EXPERTS = ("tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel")
 """Fields of work rows that degrees and batch, or degrees and experts, tie together."""
@@ -55,6 +57,12 @@ class Bounds:
             self.step_s[chosen], self.tail_s[chosen], self.busiest_s[chosen], self.first[chosen]
         )  # fmt: skip
 
+    @staticmethod
+    def concatenate(parts: list[Bounds]) -> Bounds:
+        """Bounds of several blocks, one after the other."""
+        names = ("step_s", "tail_s", "busiest_s", "first")
+        return Bounds(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
     def put(self, chosen: npt.NDArray[Any], other: Bounds) -> None:
         """Replace those of some settings."""
         self.step_s[chosen], self.tail_s[chosen] = other.step_s, other.tail_s
@@ -75,6 +83,17 @@ class Candidates:
     def bound_s(self) -> Floats:
         """Lower bound of each one's step time over all its layouts. [s]."""
         return self.bounds.step_s
+
+    @staticmethod
+    def concatenate(parts: list[Candidates]) -> Candidates:
+        """Candidates of several blocks, one after the other."""
+        return Candidates(
+            Rows.concatenate([part.rows for part in parts]),
+            Bounds.concatenate([part.bounds for part in parts]),
+            WorkTimes.concatenate([part.work for part in parts]),
+            np.concatenate([part.fixed for part in parts]),
+            np.concatenate([part.growth for part in parts]),
+        )
 
 
 @dataclass(frozen=True)
@@ -142,7 +161,12 @@ class Scan:
         return rows.take(order), bound[order]
 
     def _completable(self, rows: Rows) -> Rows:
-        """Work rows that the degrees and the batch leave: those of no legal setting are not worth a price."""
+        """Work rows that the degrees and the batch leave: those of no legal setting are not worth a price.
+
+        Idle GPUs and ranges of batches leave nearly all: there the question is not worth its answer.
+        """
+        if self.request.allow_idle or self.request.workload.global_batch_max is not None:
+            return rows
         shapes = self.space.shapes
         found, index = self._join(shapes, np.arange(len(shapes)), self.space.batches, ("data_parallel",))
         found, _ = self._join(found, index, self.space.schedules, ("pipeline_parallel",))
@@ -164,6 +188,19 @@ class Scan:
         rows, source = work_rows, np.arange(len(work_rows))
         rows, source = self._join(rows, source, self.space.shapes, ("tensor_parallel", "context_parallel"))
         rows, source = self._join(rows, source, self.space.batches, ("data_parallel", "micro_batch"))
+        blocks = np.array_split(np.arange(len(rows)), len(rows) // MOST_ROWS + 1)
+        found = [self._block(rows.take(own), source[own], work, limit_s, sample) for own in blocks]
+        return found[0] if len(found) == 1 else Candidates.concatenate(found)
+
+    def _block(
+        self,
+        rows: Rows,
+        source: Codes,
+        work: WorkTimes,
+        limit_s: float,
+        sample: tuple[tuple[str, ...], int] | None,
+    ) -> Candidates:
+        """``expand`` from some degrees and batches on; ``source`` tells each one's row of ``work``."""
         rows, source = self._join(rows, source, self.space.schedules, ("pipeline_parallel",))
         work = work.take(source)
         partial = _Partial(rows, source, work, pipeline_bound(rows, work).makespan, *self._around(rows))

@@ -66,6 +66,12 @@ class Phases:
         """Nothing to do, in every row."""
         return cls(*(np.zeros(length) for _ in range(4)))
 
+    @staticmethod
+    def concatenate(parts: list[Phases]) -> Phases:
+        """Entries of several tables, one after the other."""
+        names = ("forward", "backward_input", "backward_weight", "recompute")
+        return Phases(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
     @property
     def total(self) -> Floats:
         """All phases without recompute."""
@@ -103,6 +109,16 @@ class WorkTimes:
         layers = {kind: phases.take(chosen) for kind, phases in self.layers.items()}
         first, last, engine = (phases.take(chosen) for phases in (self.first, self.last, self.engine))
         return WorkTimes(layers, first, last, engine, self.counts)
+
+    @staticmethod
+    def concatenate(parts: list[WorkTimes]) -> WorkTimes:
+        """Entries of several tables, one after the other."""
+        layers = {kind: Phases.concatenate([part.layers[kind] for part in parts]) for kind in parts[0].layers}
+        first, last, engine = (
+            Phases.concatenate([getattr(part, name) for part in parts])
+            for name in ("first", "last", "engine")
+        )
+        return WorkTimes(layers, first, last, engine, parts[0].counts)
 
     def put(self, chosen: npt.NDArray[Any], other: WorkTimes) -> None:
         """Replace the entries of some rows."""
