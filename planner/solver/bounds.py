@@ -261,11 +261,20 @@ def with_tail(rows: Rows, floor: Floats, tail: Floats, busiest: Floats) -> Float
 
     Notes
     -----
-    A busiest rank that works U' > U exposes at most 2 (U' - U) less (``tail_bound``), and U' beyond T'/m
-    makes m U' the makespan.
+    A busiest rank that works U' beyond T'/m makes m U' the makespan, so T'/m stands for U' (``least_tail``).
     """
-    hidden = 2.0 * np.maximum(floor / rows.values("num_microbatches") - busiest, 0.0)
-    return np.asarray(floor + np.maximum(tail - hidden, 0.0))
+    return np.asarray(floor + least_tail(tail, floor / rows.values("num_microbatches"), busiest))
+
+
+def least_tail(tail: Any, worked: Any, busiest: Any) -> Any:
+    """Lower bound of what follows where the busiest rank works ``worked`` a micro-batch. [s].
+
+    Parameters
+    ----------
+    tail, busiest
+        Lower bound of what follows where it works ``busiest``: longer by x, it exposes at most 2 x less.
+    """
+    return np.maximum(tail - 2.0 * np.maximum(worked - busiest, 0.0), 0.0)
 
 
 def tail_bound(rows: Rows, work: WorkTimes, busiest: Floats, request: PlanRequest) -> Floats:

@@ -57,11 +57,14 @@ class RankMemory:
 
 def rank_memories(setting: Settings, request: PlanRequest) -> Iterator[RankMemory]:
     """Bytes of a rank's loads of all layers, and of the most frequent kind alone."""
-    counts = Counter(request.model.layer_kinds)
     priced = _priced_kinds(setting, request)
-    yield _of_kinds(setting, priced, counts)
-    if len(counts) > 1:
-        yield _of_kinds(setting, priced, Counter(dict(counts.most_common(1))))
+    for counts in placed_together(Counter(request.model.layer_kinds)):
+        yield _of_kinds(setting, priced, counts)
+
+
+def placed_together(counts: Counter[LayerKind]) -> list[Counter[LayerKind]]:
+    """All layers, and the most frequent kind alone where there are several."""
+    return [counts] if len(counts) == 1 else [counts, Counter(dict(counts.most_common(1)))]
 
 
 def rank_memory(setting: Settings, request: PlanRequest) -> RankMemory:

@@ -24,6 +24,7 @@ from planner.cost.setting import Settings
 from planner.cost.stage import ChunkLoad, spread_recomputed, stage_order
 from planner.cost.states import load_local_parameters
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
+from planner.solver.bounds import least_tail
 from planner.solver.chain_pool import ChainPool
 from planner.solver.layout_passes import (
     kinds_held,
@@ -148,15 +149,10 @@ class SettingPrice:
         return np.asarray((self.m * np.max(work, axis=1) + self._fixed_s) * self._growth)
 
     def bounds(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Step time of layouts [layout, stage] at least: their longest known chain, and what follows. [s].
-
-        A rank that works longer than the busiest at least does by x exposes at most 2 x less of the tail
-        (``bounds.with_tail``).
-        """
+        """Step time of layouts [layout, stage] at least: their longest known chain, and what follows. [s]."""
         passes = self.stage_passes(layouts)
         work = np.sum(passes, axis=2) @ self.on_rank.T
-        hidden = 2.0 * np.maximum(np.max(work, axis=1) - self.known.busiest_s, 0.0)
-        after = np.maximum(self.known.tail_s - hidden, 0.0) * (1 - ROUND_OFF)
+        after = least_tail(self.known.tail_s, np.max(work, axis=1), self.known.busiest_s) * (1 - ROUND_OFF)
         makespans = self.chains.longest(passes, self.schedule, self.p, self.v, self.m)
         return np.asarray((makespans + after + self._fixed_s) * self._growth)
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from planner.cost.orders import round_size
 from planner.cost.setting import Settings
-from planner.solver.capacity import RankMemory, most_layers, rank_memories, recomputing_first
+from planner.solver.capacity import RankMemory, most_layers, placed_together, rank_memories, recomputing_first
 from planner.solver.space import Rows
 from planner.solver.tables import Floats, Phases, WorkTimes, settings_by_category
 from planner.spec.model import LayerKind
@@ -113,8 +113,7 @@ def chain_bound(rows: Rows, work: WorkTimes, again: Floats, known_s: Floats) -> 
     for taken in _blocks(rows):
         part, own = rows.take(taken), work.take(taken)
         chains = _chains(part, own, again[taken])
-        counts = Counter(work.counts)
-        subsets = [counts] if len(counts) == 1 else [counts, Counter(dict(counts.most_common(1)))]
+        subsets = placed_together(Counter(work.counts))
         layers = [_plain(chains, own, again[taken], tuple(kinds), kinds.total()) for kinds in subsets]
         bound[taken] = _least(chains, layers, known_s[taken])
     return bound

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.cost.orders import BIDIRECTIONAL
+from planner.solver.bounds import least_tail
 from planner.solver.layout_passes import Counts, kinds_held, least_passes, surely_recomputed
 from planner.solver.layouts import every_layout
 from planner.solver.price import SettingPrice
@@ -67,8 +68,7 @@ def _least(price: SettingPrice, passes: Floats, bounds: Bounds) -> Floats:
         longest = price.chains.longest(passes, price.schedule, price.p, price.v, price.m)
         return np.asarray(np.min(longest, axis=1))
     busy = price.m * np.max(np.sum(passes, axis=3) @ price.on_rank.T, axis=-1)
-    hidden = 2.0 * np.maximum(busy / price.m - bounds.busiest_s[:, None], 0.0)
-    after = np.maximum(bounds.tail_s[:, None] - hidden, 0.0) * (1 - ROUND_OFF)
+    after = least_tail(bounds.tail_s[:, None], busy / price.m, bounds.busiest_s[:, None]) * (1 - ROUND_OFF)
     near = np.any(busy <= NEAR * np.min(busy, axis=1, keepdims=True), axis=0)
     far = np.min(busy[:, ~near] + after[:, ~near], axis=1, initial=np.inf)
     longest = price.chains.longest(passes[:, near], price.schedule, price.p, price.v, price.m)
