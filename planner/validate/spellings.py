@@ -30,7 +30,10 @@ FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
     ("mindspeed", "megatron"), ("primus", "primus"), ("paddle", "paddle"), ("accelerate", "accelerate"),
     ("transformers", "accelerate"), ("hugging", "accelerate"), ("trl", "accelerate"),
     ("axolotl", "accelerate"), ("fsdp", "pytorch"), ("pytorch", "pytorch"), ("lightning", "pytorch"),
-    ("olmo", "pytorch"),
+    ("olmo", "pytorch"), ("torchtune", "pytorch"), ("fairscale", "pytorch"), ("litgpt", "pytorch"),
+    ("lit-gpt", "pytorch"), ("verl", "pytorch"), ("llama-factory", "accelerate"), ("swift", "accelerate"),
+    ("unsloth", "accelerate"), ("bigscience", "megatron-deepspeed"), ("flagscale", "megatron"),
+    ("paxml", "maxtext"), ("t5x", "maxtext"), ("levanter", "maxtext"),
 )  # fmt: skip
 """Words in the name of a framework without a profile, and whose habits it has, the more particular first."""
 UNKNOWN_FRAMEWORK = "any"
