@@ -32,8 +32,9 @@ MEASURED = Path(__file__).parents[1] / "data" / "measured"
         ("Megatron-LM", "megatron"), ("PyTorch FSDP", "pytorch"), ("GPT-NeoX", "megatron-deepspeed"),
         ("torchtitan/FSDP2", "torchtitan"), ("HF Transformers", "accelerate"), ("OLMo", "pytorch"),
         ("Megatron_DeepSpeed 0.7", "megatron-deepspeed"), ("DeepSpeed ZeRO-3", "deepspeed"),
-        ("JAX", "maxtext"), ("NeMo 25.04", "nemo"), (None, "megatron"), ("BigScience fork", "megatron-deepspeed"),
-        ("LLaMA-Factory", "accelerate"), ("torchtune", "pytorch"), ("Paxml on TPU", "maxtext"),
+        ("JAX", "maxtext"), ("NeMo 25.04", "nemo"), (None, "megatron"),
+        ("BigScience fork", "megatron-deepspeed"), ("LLaMA-Factory", "accelerate"), ("torchtune", "pytorch"),
+        ("Paxml on TPU", "maxtext"),
     ],
 )  # fmt: skip
 def test_frameworks_by_their_words(said: str | None, name: str) -> None:
