@@ -24,7 +24,10 @@ KNOWN_DEVICES = (
     ("A100-PCIE-40GB", "a100-pcie-40gb"), ("A100 80GB PCIe", "a100-pcie-80gb"),
     ("A100-SXM4-40GB", "a100-sxm-40gb"),
     ("A100", "a100-sxm-80gb"), ("A800", "a800-sxm-80gb"), ("V100-SXM2-16GB", "v100-sxm2-16gb"),
-    ("V100", "v100-sxm2-32gb"), ("L40S", "l40s"), ("RTX 4090", "rtx-4090"), ("MI355X", "mi355x-288gb"),
+    ("V100", "v100-sxm2-32gb"), ("L40S", "l40s"), ("L40", "l40-48gb"), ("L4", "l4-24gb"),
+    ("A40", "a40-48gb"), ("A10G", "a10g-24gb"), ("A10", "a10-24gb"), ("RTX A6000", "rtx-a6000-48gb"),
+    ("RTX 6000 Ada", "rtx-6000-ada-48gb"), ("RTX 5090", "rtx-5090"), ("RTX 4090", "rtx-4090"),
+    ("RTX 3090", "rtx-3090"), ("MI355X", "mi355x-288gb"),
     ("MI325X", "mi325x-256gb"), ("MI300X", "mi300x-192gb"), ("MI250X", "mi250x-gcd-64gb"),
 )  # fmt: skip
 """Part of the name that the driver gives, most specific first, and the catalog entry."""

@@ -55,7 +55,9 @@ def test_a_framework_of_which_nothing_is_known_has_the_shared_habits() -> None:
     [
         ("NVIDIA H100 80GB HBM3", "h100-sxm-80gb"), ("A100 40GB", "a100-sxm-40gb"), ("TPU v5p", "tpu-v5p"),
         ("A100-SXM4-80GB", "a100-sxm-80gb"), ("H200", "h200-sxm-141gb"), ("AMD MI300X", "mi300x-192gb"),
-        ("h100-sxm-80gb", "h100-sxm-80gb"), ("abacus", "abacus"), ("my/h100.toml", "my/h100.toml"),
+        ("NVIDIA L4", "l4-24gb"), ("NVIDIA L40", "l40-48gb"), ("NVIDIA A10", "a10-24gb"), ("A1000", "A1000"),
+        ("GeForce RTX 3090", "rtx-3090"), ("h100-sxm-80gb", "h100-sxm-80gb"),
+        ("abacus", "abacus"), ("my/h100.toml", "my/h100.toml"),
     ],
 )  # fmt: skip
 def test_parts_by_a_vendors_spelling(said: str, name: str) -> None:
