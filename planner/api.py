@@ -210,19 +210,26 @@ def launch_files(given: Plan, request: PlanRequest) -> dict[str, str]:
     return write(given, request)
 
 
-def review_files(paths: Sequence[str], asked: Question, search_s: float = 20.0) -> Review:
+def review_files(
+    paths: Sequence[str],
+    asked: Question,
+    search_s: float = 20.0,
+    variables: Mapping[str, str] | None = None,
+) -> Review:
     """Check the launch files of one run and look for a better plan.
 
     Parameters
     ----------
     asked
         What the user says about the run; the model, the GPUs and the framework may come from the files.
+    variables
+        Values of shell variables that the files leave open; they win over the scripts' own.
     """
     from planner.catalog.files import read_text
     from planner.frameworks.files import read_files
     from planner.frameworks.lint import batch_of, gpus_of, model_of, review
 
-    launch = read_files({path: read_text(Path(path)) for path in paths})
+    launch = read_files({path: read_text(Path(path)) for path in paths}, variables=variables)
     said: dict[str, Any] = {}
     if asked.model is None:
         said["model"] = model_of(launch)

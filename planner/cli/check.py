@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,36 @@ from typing import Any
 import click
 
 from planner.cli.options import problem_options, question, search_options
+from planner.errors import BadInput
 
 ERRORS = 3
+
+
+def assignment(said: str) -> tuple[str, str]:
+    """Split ``NAME=VALUE``.
+
+    Raises
+    ------
+    BadInput
+        It is no assignment to a shell variable.
+    """
+    name, equals, value = said.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_]\w*|\d", name):
+        raise BadInput(f"--set {said!r}: write NAME=VALUE with the name of a shell variable, such as TP=8")
+    return name, value
 
 
 @click.command(name="check", short_help="Check launch files: errors, memory, time, and a better plan.")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--format", "style", default="text", metavar="text|json|github", help="How to print findings.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--set",
+    "assigned",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A shell variable of the files (TP=8), or an argument (1=8).",
+)
 @click.option("--fix", "out", metavar="DIR", help="Write the better plan's files into this folder.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--no-search", is_flag=True, help="Only check; do not look for a better plan.")
@@ -35,7 +58,8 @@ def command(files: tuple[str, ...], style: str, as_json: bool, out: str | None, 
     limit, _ = options.pop("time_limit"), options.pop("workers")
     force, no_search = options.pop("force"), options.pop("no_search")
     style = "json" if as_json else style
-    found = review_files(files, question(options), 0.0 if no_search else limit)
+    variables = dict(assignment(said) for said in options.pop("assigned"))
+    found = review_files(files, question(options), 0.0 if no_search else limit, variables)
     click.echo(format_findings(found.findings, style), nl=False)
     if style == "text":
         click.echo(review_text(found))

@@ -41,6 +41,9 @@ WRITTEN_AS = {
 }
 """Profiles without files of their own, and whose files start the same run."""
 
+NOT_SHELL = frozenset({".json", ".toml", ".yaml", ".yml", ".py", ".gin", ".cfg"})
+"""Endings of files in which a shell sets no variables."""
+
 
 def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
     """Return file names and contents that start the plan with the request's framework.
@@ -83,8 +86,17 @@ def read_text(source: str, path: str = "<text>", framework: str | None = None) -
     return launch if launch.paths else replace(launch, paths=(path,))
 
 
-def read_files(sources: Mapping[str, str], framework: str | None = None) -> LaunchFile:
+def read_files(
+    sources: Mapping[str, str],
+    framework: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> LaunchFile:
     """Read several files of one run together, in order; files that carry no settings are passed over.
+
+    Parameters
+    ----------
+    variables
+        Values of shell variables; they win over what a script assigns.
 
     Raises
     ------
@@ -92,7 +104,7 @@ def read_files(sources: Mapping[str, str], framework: str | None = None) -> Laun
         No file is recognised, or two belong to different frameworks.
     """
     launches = []
-    for path, source in _with_sourced(sources).items():
+    for path, source in _with_variables(_with_sourced(sources), variables or {}).items():
         name = framework or detect(source, path, strict=len(sources) == 1)
         if name:
             launches.append(read_text(source, path, name))
@@ -123,6 +135,14 @@ def _with_sourced(sources: Mapping[str, str]) -> dict[str, str]:
         said = "".join(f"{name}={shlex.quote(value)}; " for name, value in variables.items())
         found[path] = said + source
     return found
+
+
+def _with_variables(sources: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """The scripts with the given variables fixed, on their first line."""
+    said = "".join(f"readonly {name}={shlex.quote(value)}; " for name, value in variables.items())
+    return {
+        path: source if Path(path).suffix in NOT_SHELL else said + source for path, source in sources.items()
+    }
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from planner.frameworks.launch import Found
 
-_ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*)(\+?)=")
-_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}|\$([A-Za-z_]\w*)")
+_ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*|\d)(\+?)=")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}|\$([A-Za-z_]\w*|\d)")
+"""A variable or one of the script's own arguments (``$1``)."""
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
 _FLAG = re.compile(r"^--[A-Za-z][\w.:-]*(=.*)?$", re.DOTALL)
 _OPERATORS = {
@@ -124,6 +125,8 @@ class Script:
     variables: dict[str, str] = field(default_factory=dict)
     containers: set[str] = field(default_factory=set)
     """Variables that hold flags: read where they are filled, skipped where they are used."""
+    fixed: set[str] = field(default_factory=set)
+    """Variables declared ``readonly``: later assignments change nothing."""
 
     def expand(self, text: str) -> str:
         """Replace variables and arithmetic; what is not known stays as written."""
@@ -179,6 +182,8 @@ def read_script(source: str) -> Script:
             at = _array(script, words, at)
         else:
             _scalar(script, word, match)
+            if at > 0 and words[at - 1].text == "readonly":
+                script.fixed.add(match.group(1))
             at += 1
     return script
 
@@ -207,6 +212,8 @@ def _flag_words(word: Word) -> list[Word]:
 def _scalar(script: Script, word: Word, match: re.Match[str]) -> None:
     """Take ``NAME=value``; a value that holds flags is cut into words where it stands."""
     name, value = match.group(1), word.text[match.end() :]
+    if name in script.fixed:
+        return
     inner = re.search(r"(^|\s)--[A-Za-z]", value)
     if inner is None:
         before = script.variables.get(name, "") if match.group(2) else ""
@@ -216,6 +223,12 @@ def _scalar(script: Script, word: Word, match: re.Match[str]) -> None:
     scanner = _Scanner(value.replace("\\\n", "\n"), line=word.line)
     script.words += [entry for entry in scanner.run() if entry.text != "\n"]
     script.words.append(Word("\n", word.line))
+
+
+def unset_variable(value: object) -> str | None:
+    """Return the variable whose value is missing in a word that could not be expanded, None if none is."""
+    match = _REFERENCE.search(str(value))
+    return (match.group(1) or match.group(3)) if match else None
 
 
 def read_flags(source: str, path: str) -> Iterator[Found]:

@@ -373,7 +373,8 @@ def review_text(found: Review) -> str:
     """Price of a checked run and of the better plan, as text."""
     names = [name for name, estimate in (("yours", found.estimate), ("better", found.better)) if estimate]
     estimates = [estimate for estimate in (found.estimate, found.better) if estimate]
-    summary = "No findings." if not found.findings else f"{len(found.findings)} findings."
+    count = len(found.findings)
+    summary = f"{count} finding{'' if count == 1 else 's'}." if count else "No findings."
     if not estimates:
         return summary
     return f"{summary}\n\n{headline(found.request)}\n\n{ranking(estimates, found.request, names)}"

@@ -82,6 +82,7 @@ def test_version_is_the_installed_one() -> None:
         (["hardware", "no-such-part"], "no-such-part"),
         (["validate", "no-such.jsonl"], "no-such.jsonl"),
         (["check", "no-such.sh", *SMALL], "no-such.sh"),
+        (["check", "no-such.sh", "--set", "TP:8"], "write NAME=VALUE"),
     ],
 )
 def test_bad_input_exits_2_with_one_sentence_and_no_traceback(words: list[str], told: str) -> None:

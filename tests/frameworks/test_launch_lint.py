@@ -10,7 +10,7 @@ import pytest
 from planner.catalog import load_cluster, load_model
 from planner.errors import BadInput
 from planner.frameworks import load_framework
-from planner.frameworks.files import read_text
+from planner.frameworks.files import read_files, read_text
 from planner.frameworks.lint import Finding, batch_of, format_findings, gpus_of, lint, model_of, review
 from planner.spec import PlanRequest, Workload
 
@@ -203,3 +203,30 @@ def test_formats() -> None:
     assert json.loads(format_findings([finding], "json"))["findings"][0]["valid"] == [1, 2]
     with pytest.raises(BadInput, match="did you mean 'json'"):
         format_findings([finding], "jsn")
+
+
+def test_a_variable_that_the_files_leave_open_is_an_error_until_it_is_set() -> None:
+    script = {
+        "run.sh": "PP=$1\ntorchrun pretrain_gpt.py --tensor-model-parallel-size $TP --bf16 \\\n"
+        " --pipeline-model-parallel-size $PP --micro-batch-size 1 --global-batch-size ${GBS:-64}\n"
+    }
+    request = request_for(8)
+    open_ones = [entry for entry in lint(read_files(script), request) if entry.rule == "unset-variable"]
+    assert [(entry.line, entry.severity) for entry in open_ones] == [(2, "error"), (3, "error")]
+    assert "reads $TP, which the files do not set; say it with --set TP=VALUE" in open_ones[0].message
+    assert "--set 1=VALUE" in open_ones[1].message
+    assert read_files(script, variables={"1": "4"}).get("pipeline_parallel") == 4
+    told = read_files(script, variables={"TP": "2", "PP": "4", "GBS": "128"})
+    assert (told.get("tensor_parallel"), told.get("pipeline_parallel"), told.get("global_batch")) == (
+        2,
+        4,
+        128,
+    )
+    assert not [
+        entry for entry in lint(told, request) if entry.rule in {"unset-variable", "unreadable-value"}
+    ]
+
+
+def test_variables_are_set_in_scripts_only() -> None:
+    files = {"ds_config.json": '{"train_batch_size": 64, "zero_optimization": {"stage": 2}}'}
+    assert read_files(files, variables={"TP": "2"}).get("zero_stage") == 2

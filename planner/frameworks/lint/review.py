@@ -16,6 +16,7 @@ from planner.frameworks.lint.findings import Finding, finding, place
 from planner.frameworks.lint.needs import need_findings
 from planner.frameworks.lint.silent import not_told
 from planner.frameworks.lint.slow import slow_findings
+from planner.frameworks.shell import unset_variable
 from planner.rules import RULES, Violation, check
 from planner.solver.evaluate import evaluate
 from planner.solver.result import Estimate
@@ -252,7 +253,12 @@ def _stale(launch: LaunchFile) -> Iterator[Finding]:
     for setting in launch.unknown:
         yield finding(setting, "warning", "unknown-key", f"{launch.framework} does not know {setting.key}")
     for problem in launch.unreadable:
-        yield finding(problem.found, "warning", "unreadable-value", problem.sentence)
+        variable = unset_variable(problem.found.value)
+        if variable is None:
+            yield finding(problem.found, "warning", "unreadable-value", problem.sentence)
+        else:
+            message = f"{problem.found.key} reads ${variable}, which the files do not set; say it with --set"
+            yield finding(problem.found, "error", "unset-variable", f"{message} {variable}=VALUE")
 
 
 def _differences(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:
