@@ -8,7 +8,8 @@ with everything else that memory holds; whoever reads stops when the states left
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ STATE_OF_WORK = (
 """Fields of a state that the work of a layer depends on as well."""
 FIRST_STATES, MOST_STATES, GROWTH = 64, 1024, 4
 """States that are completed at once: the first table, the largest, and the growth from table to table."""
+MOST_LISTED = 1_000_000
+"""States that are listed; of more, an even sample is: 250 MB with all that orders them."""
+MOST_PAIRS = 200_000
+"""Rows of one join before the rules filter them: 60 MB."""
 EQUAL = 1e-9
 """Relative rounding error of a sum of bytes."""
 
@@ -51,14 +56,27 @@ class Table:
     """No setting of a later table needs less; infinite at the last one."""
 
 
-class LeanSpace:
-    """Every setting that the rules over fields admit and host memory allows, in order of its state."""
+Join = tuple[Rows, tuple[str, ...]]
+"""A table to be joined, and the fields on which."""
 
-    def __init__(self, request: PlanRequest) -> None:
+
+class LeanSpace:
+    """The settings that the rules over fields admit and host memory allows, in order of their states.
+
+    Parameters
+    ----------
+    deadline
+        When no more states are listed or completed, on the monotonic clock; some are in any case. [s]
+    """
+
+    def __init__(self, request: PlanRequest, deadline: float = np.inf) -> None:
         self._request = request
+        self._deadline = deadline
         self._space = Space.of(request)
-        rows = self._states()
-        least = _mean_state_bytes(rows, request)
+        self.is_whole = True
+        """Whether every state and setting was looked at so far; otherwise some, evenly spread, were not."""
+        tables, bounds = zip(*self._listed(), strict=True)
+        rows, least = Rows.concatenate(list(tables)), np.concatenate(bounds)
         order = np.argsort(least, kind="stable")
         self._rows, self.state_bytes = rows.take(order), least[order]
 
@@ -74,7 +92,8 @@ class LeanSpace:
             rest = float(self.state_bytes[stop]) if stop < len(self) else np.inf
             if len(rows):
                 yield Table(rows, bound, rest)
-            start, size = stop, min(size * GROWTH, MOST_STATES)
+            most = MOST_PAIRS * size // max(len(rows), 1)
+            start, size = stop, max(min(size * GROWTH, MOST_STATES, most), 1)
 
     def completed(self, chosen: Codes) -> tuple[Rows, Floats]:
         """Every setting with one of these states, and the least that its fullest rank needs. [byte].
@@ -84,25 +103,61 @@ class LeanSpace:
         recompute or sharding. Where gradients stay whole between micro-batches, a batch in one piece may need
         less, so every cut is looked at.
         """
-        space = self._space
-        rows = self._joined(self._rows.take(chosen), space.work, STATE_OF_WORK)
-        rows = self._joined(rows, space.batches, ("data_parallel", "micro_batch"))
-        rows = self._joined(rows, space.schedules, ("pipeline_parallel",))
+        space, parts = self._space, []
         may_defer = self._request.framework.memory.defers_reduction != "never"
-        rows = rows if may_defer else smallest_cut(rows)
-        rows = rows.cross(space.recomputes.codes)
-        rows = rows.take(space.admitted(rows, ("recompute",)))
+        joins = [
+            (space.work, STATE_OF_WORK),
+            (space.batches, ("data_parallel", "micro_batch")),
+            (space.schedules, ("pipeline_parallel",)),
+        ]
+        for part in self._parts(self._rows.take(chosen), joins):
+            rows = part if may_defer else smallest_cut(part)
+            rows = rows.cross(space.recomputes.codes)
+            parts.append(rows.take(space.admitted(rows, ("recompute",))))
+        rows = Rows.concatenate(parts)
         return rows, least_bytes(rows, self._request)
 
-    def _states(self) -> Rows:
-        space = self._space
+    def _listed(self) -> Iterator[tuple[Rows, Floats]]:
+        """States with the least that each one's mean rank needs, until there are enough of them."""
+        space, number = self._space, 0
         _, first = np.unique(space.work.key(STATE_OF_WORK), return_index=True)
-        codes = {field: space.work.codes[field][first] for field in STATE_OF_WORK}
-        rows = self._joined(Rows(space.domains, codes), space.shapes, ("tensor_parallel", "context_parallel"))
-        rows = rows.take(np.isin(rows.codes["data_parallel"], space.batches.codes["data_parallel"]))
-        rows = self._joined(rows, space.sharding, ("pipeline_parallel",))
-        rows = self._joined(rows, space.shards, ("data_parallel", "context_parallel", "zero_stage"))
-        return rows.take(_host_allows(rows, self._request))
+        works = Rows(space.domains, {field: space.work.codes[field][first] for field in STATE_OF_WORK})
+        shapes = space.shapes
+        shapes = shapes.take(np.isin(shapes.codes["data_parallel"], space.batches.codes["data_parallel"]))
+        joins = [
+            (shapes, ("tensor_parallel", "context_parallel")),
+            (space.sharding, ("pipeline_parallel",)),
+            (space.shards, ("data_parallel", "context_parallel", "zero_stage")),
+        ]
+        for part in self._parts(works, joins):
+            rows = part.take(_host_allows(part, self._request))
+            yield rows, _mean_state_bytes(rows, self._request)
+            number += len(rows)
+            if number >= MOST_LISTED:
+                self.is_whole = False
+                return
+
+    def _parts(self, rows: Rows, joins: Sequence[Join]) -> Iterator[Rows]:
+        """Rows joined with one table after the other: the first part, and those that follow in time."""
+        ordered = [(table.take(np.argsort(table.key(on), kind="stable")), on) for table, on in joins]
+        parts = self._grown(rows, ordered)
+        yield next(parts)
+        for part in parts:
+            if time.monotonic() > self._deadline:
+                self.is_whole = False
+                return
+            yield part
+
+    def _grown(self, rows: Rows, joins: Sequence[Join]) -> Iterator[Rows]:
+        """The same in parts of bounded size, each evenly spread over the rows."""
+        if not joins:
+            yield rows
+            return
+        (other, on), later = joins[0], joins[1:]
+        count = 1 + int(np.sum(rows.matches(other, on))) // MOST_PAIRS
+        for start in range(min(count, max(len(rows), 1))):
+            part = self._joined(rows.take(np.arange(start, len(rows), count)), other, on)
+            yield from self._grown(part, later)
 
     def _joined(self, rows: Rows, other: Rows, on: tuple[str, ...]) -> Rows:
         joined, _ = rows.join(other, on)

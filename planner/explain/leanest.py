@@ -32,6 +32,8 @@ Floats = npt.NDArray[np.float64]
 MEMORY = "every_stage_fits_in_memory"
 MOST_TRIED = 12
 """Settings of one table that are priced exactly, those with the smallest bound."""
+CORNER_SHARE = 0.5
+"""Most of the time that the corner may take."""
 CORNER_TRIES = 3
 """Settings of one table of a corner that are priced exactly."""
 LEAN_ENOUGH = 0.98
@@ -78,12 +80,13 @@ def leanest(request: PlanRequest, seconds: float) -> Leanest:
     """
     deadline = time.monotonic() + seconds
     best, least, rest = _Best(), np.inf, np.inf
-    for table in LeanSpace(request).tables():
+    space = LeanSpace(request, deadline)
+    for table in space.tables():
         least, rest = min(least, float(np.min(table.bound_bytes))), table.rest_bytes
         _try_leanest(table, request, best, deadline)
         if rest >= LEAN_ENOUGH * best.peak_bytes or time.monotonic() > deadline:
             break
-    proven = min(least, rest)
+    proven = min(least, rest) if space.is_whole else np.inf
     return Leanest(
         None if best.plan is None else evaluate(best.plan, request), proven if np.isfinite(proven) else None
     )
@@ -109,21 +112,26 @@ def _try_leanest(table: Table, request: PlanRequest, best: _Best, deadline: floa
             best.plan, best.peak_bytes = plan, needed
 
 
-def corner_plan(request: PlanRequest) -> Plan | None:
+def corner_plan(request: PlanRequest, deadline: float = np.inf) -> Plan | None:
     """A plan that fits among the settings of one small corner of the space, or None: most problems have one.
 
     The corner holds the settings that save memory without slow links or host memory: one sequence a
     micro-batch, the most recompute, the highest ZeRO stage that goes with a pipeline.
+
+    Parameters
+    ----------
+    deadline
+        When to stop, on the monotonic clock; the settings with the smallest bound are looked at anyway. [s]
     """
     usable = request.cluster.usable_hbm_bytes
-    for table in LeanSpace(_corner(request)).tables():
+    for table in LeanSpace(_corner(request), deadline).tables():
         small = np.flatnonzero(table.bound_bytes <= usable)
         ranks = table.rows.values("pipeline_parallel")[small]
         for index in small[np.lexsort((table.bound_bytes[small], ranks))][:CORNER_TRIES]:
             plan = with_stages(plan_at(table.rows, int(index)), request.model)
             if not broken_rules(plan, request):
                 return plan
-        if table.rest_bytes > usable:
+        if table.rest_bytes > usable or time.monotonic() > deadline:
             return None
     return None
 
@@ -163,11 +171,11 @@ def any_plan(request: PlanRequest, seconds: float, *, search: bool = True) -> Ve
         Whether the solver may decide what the bounds leave open.
     """
     deadline = time.monotonic() + seconds
-    plan = corner_plan(request)
+    plan = corner_plan(request, time.monotonic() + CORNER_SHARE * seconds)
     if plan is not None:
         return Verdict(plan)
+    space = LeanSpace(request, deadline)
     usable, may_fit = request.cluster.usable_hbm_bytes, False
-    space = LeanSpace(request)
     number = int(np.sum(space.state_bytes > usable))
     for table in space.tables():
         number += len(table.rows)
@@ -182,7 +190,7 @@ def any_plan(request: PlanRequest, seconds: float, *, search: bool = True) -> Ve
             break
         if time.monotonic() > deadline:
             return Verdict(is_settled=False, num_settings=number)
-    if not may_fit:
+    if not may_fit and space.is_whole:
         return Verdict(num_settings=number)
     return _searched(request, deadline - time.monotonic()) if search else Verdict(is_settled=False)
 
@@ -197,7 +205,7 @@ def quick_plan(request: PlanRequest, seconds: float) -> Estimate | None:
     """
     deadline = time.monotonic() + seconds
     usable, best = request.cluster.usable_hbm_bytes, None
-    space = LeanSpace(request)
+    space = LeanSpace(request, deadline)
     lean = np.flatnonzero(space.state_bytes <= usable)
     rows, bound = space.completed(lean[:: len(lean) // SAMPLED_STATES + 1])
     small = np.flatnonzero(bound <= usable)

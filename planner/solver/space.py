@@ -70,6 +70,11 @@ class Rows:
         codes.update({field: np.tile(column, len(self)) for field, column in other.items()})
         return Rows(self.domains, codes)
 
+    def matches(self, other: Rows, on: tuple[str, ...]) -> Codes:
+        """How many rows of another table agree with each row on some fields."""
+        right, left = np.sort(other.key(on)), self.key(on)
+        return np.asarray(np.searchsorted(right, left, "right") - np.searchsorted(right, left, "left"))
+
     def join(self, other: Rows, on: tuple[str, ...]) -> tuple[Rows, Codes]:
         """Every pair of rows that agree on some fields, and the row of this table that each came from."""
         right_key = other.key(on)
