@@ -20,7 +20,7 @@ from planner.cost.states import load_local_parameters, state_bytes
 from planner.cost.step import mean_load
 from planner.rules.memory import HOST_BUFFER_FACTOR, HOST_GRADIENT_BYTES
 from planner.solver.capacity import rank_memory
-from planner.solver.space import Codes, Rows, Space
+from planner.solver.space import MOST_PAIRS, Codes, Join, Rows, Space
 from planner.solver.tables import settings_by_category
 from planner.spec import Plan, PlanRequest
 
@@ -40,8 +40,6 @@ FIRST_STATES, MOST_STATES, GROWTH = 64, 1024, 4
 """States that are completed at once: the first table, the largest, and the growth from table to table."""
 MOST_LISTED = 1_000_000
 """States that are listed; of more, an even sample is: 250 MB with all that orders them."""
-MOST_PAIRS = 200_000
-"""Rows of one join before the rules filter them: 60 MB."""
 EQUAL = 1e-9
 """Relative rounding error of a sum of bytes."""
 
@@ -54,10 +52,6 @@ class Table:
     bound_bytes: Floats
     rest_bytes: float
     """No setting of a later table needs less; infinite at the last one."""
-
-
-Join = tuple[Rows, tuple[str, ...]]
-"""A table to be joined, and the fields on which."""
 
 
 class LeanSpace:
@@ -139,29 +133,13 @@ class LeanSpace:
 
     def _parts(self, rows: Rows, joins: Sequence[Join]) -> Iterator[Rows]:
         """Rows joined with one table after the other: the first part, and those that follow in time."""
-        ordered = [(table.take(np.argsort(table.key(on), kind="stable")), on) for table, on in joins]
-        parts = self._grown(rows, ordered)
+        parts = self._space.grown(rows, joins)
         yield next(parts)
         for part in parts:
             if time.monotonic() > self._deadline:
                 self.is_whole = False
                 return
             yield part
-
-    def _grown(self, rows: Rows, joins: Sequence[Join]) -> Iterator[Rows]:
-        """The same in parts of bounded size, each evenly spread over the rows."""
-        if not joins:
-            yield rows
-            return
-        (other, on), later = joins[0], joins[1:]
-        count = 1 + int(np.sum(rows.matches(other, on))) // MOST_PAIRS
-        for start in range(min(count, max(len(rows), 1))):
-            part = self._joined(rows.take(np.arange(start, len(rows), count)), other, on)
-            yield from self._grown(part, later)
-
-    def _joined(self, rows: Rows, other: Rows, on: tuple[str, ...]) -> Rows:
-        joined, _ = rows.join(other, on)
-        return joined.take(self._space.admitted(joined, set(joined.codes) - set(rows.codes)))
 
 
 def plan_at(rows: Rows, index: int) -> Plan:

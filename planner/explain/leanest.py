@@ -38,6 +38,8 @@ CORNER_TRIES = 3
 """Settings of one table of a corner that are priced exactly."""
 LEAN_ENOUGH = 0.98
 """A plan is lean enough when no other needs less than this part of its peak."""
+PRICED_SHARE = 0.7
+"""Most of the time of a quick plan that goes into estimates."""
 SAMPLED_STATES, SAMPLED_SETTINGS = 256, 1000
 """States, and settings of them, whose step time is estimated to find a fast one."""
 
@@ -203,14 +205,16 @@ def quick_plan(request: PlanRequest, seconds: float) -> Estimate | None:
     seconds
         Time limit. [s]
     """
-    deadline = time.monotonic() + seconds
+    start = time.monotonic()
+    priced_until, deadline = start + PRICED_SHARE * seconds, start + seconds
     usable, best = request.cluster.usable_hbm_bytes, None
-    space = LeanSpace(request, deadline)
+    space = LeanSpace(request, priced_until)
     lean = np.flatnonzero(space.state_bytes <= usable)
     rows, bound = space.completed(lean[:: len(lean) // SAMPLED_STATES + 1])
     small = np.flatnonzero(bound <= usable)
     rows = rows.take(small[:: len(small) // SAMPLED_SETTINGS + 1])
-    for index in np.argsort(_equal_stage_seconds(rows, request), kind="stable"):
+    step_s = _equal_stage_seconds(rows, request, priced_until)
+    for index in np.argsort(step_s, kind="stable")[: np.count_nonzero(np.isfinite(step_s))]:
         plan = with_stages(plan_at(rows, int(index)), request.model)
         if not broken_rules(plan, request):
             found = evaluate(plan, request)
@@ -223,10 +227,13 @@ def quick_plan(request: PlanRequest, seconds: float) -> Estimate | None:
     return best
 
 
-def _equal_stage_seconds(rows: Rows, request: PlanRequest) -> Floats:
-    seconds = np.zeros(len(rows))
-    for chosen, setting in settings_by_category(rows):
+def _equal_stage_seconds(rows: Rows, request: PlanRequest, deadline: float) -> Floats:
+    """Step time with equal stages, of the most frequent kinds first; infinite where the time ended. [s]."""
+    seconds = np.full(len(rows), np.inf)
+    for chosen, setting in sorted(settings_by_category(rows), key=lambda group: -len(group[0])):
         seconds[chosen] = balanced_step_time(setting, request).total
+        if time.monotonic() > deadline:
+            break
     return seconds
 
 

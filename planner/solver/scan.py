@@ -8,6 +8,7 @@ below the price of every completion, and the limit is the price of a plan alread
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,7 @@ from planner.cost.step import exposed_hops, hop_time, straggler_fraction
 from planner.solver.bounds import bound_with_tail, pipeline_bound, with_recompute, with_tail
 from planner.solver.capacity import busiest_recomputing, fits_and_first, fits_widest, holds_one_layer
 from planner.solver.rank_chains import chain_bound, chain_bound_within
-from planner.solver.space import Codes, Rows, Space
+from planner.solver.space import Codes, Join, Rows, Space
 from planner.solver.tables import (
     Floats,
     WorkTimes,
@@ -167,14 +168,17 @@ class Scan:
         """
         if self.request.allow_idle or self.request.workload.global_batch_max is not None:
             return rows
-        shapes = self.space.shapes
-        found, index = self._join(shapes, np.arange(len(shapes)), self.space.batches, ("data_parallel",))
-        found, _ = self._join(found, index, self.space.schedules, ("pipeline_parallel",))
-        left = np.isin(rows.key(OF_BATCH), found.key(OF_BATCH))
+        space, shapes = self.space, self.space.shapes
+        batches = [(space.batches, ("data_parallel",)), (space.schedules, ("pipeline_parallel",))]
+        left = np.isin(rows.key(OF_BATCH), self._keys(shapes, batches, OF_BATCH))
         _, first = np.unique(rows.key(OF_EXPERTS), return_index=True)
         experts = Rows(rows.domains, {name: rows.codes[name][first] for name in OF_EXPERTS})
-        found, _ = self._join(experts, first, shapes, ("tensor_parallel", "context_parallel"))
-        return rows.take(left & np.isin(rows.key(OF_EXPERTS), found.key(OF_EXPERTS)))
+        found = self._keys(experts, [(shapes, ("tensor_parallel", "context_parallel"))], OF_EXPERTS)
+        return rows.take(left & np.isin(rows.key(OF_EXPERTS), found))
+
+    def _keys(self, rows: Rows, joins: Sequence[Join], fields: tuple[str, ...]) -> Codes:
+        """Keys of some fields that are left when rows are joined with one table after the other."""
+        return np.unique(np.concatenate([part.key(fields) for part in self.space.grown(rows, joins)]))
 
     def expand(
         self, chosen: Codes, limit_s: float = np.inf, sample: tuple[tuple[str, ...], int] | None = None

@@ -7,7 +7,7 @@ whose fields are all present filters it: a setting that survives to the end sati
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,10 @@ FIELDS = (
 """Plan fields that a setting fixes."""
 MOST_CHUNKS = 256
 """Chunks of a rank that are tried; more than any known model has layers."""
+MOST_MICRO_BATCH = 64
+"""Sequences of a micro-batch that are tried with a range of batches, beside the divisors of its ends."""
+MOST_PAIRS = 200_000
+"""Rows of one join in parts, before the rules filter them: 60 MB."""
 MOST_COMBINATIONS = 2_000_000
 """A rule is evaluated on the whole product of its fields' values up to this size, beyond it on the rows."""
 
@@ -98,6 +102,10 @@ class Rows:
         return Rows(first.domains, codes)
 
 
+Join = tuple[Rows, tuple[str, ...]]
+"""A table to be joined, and the fields on which."""
+
+
 @dataclass(frozen=True)
 class Space:
     """Everything that the rules over fields admit, as small tables that are joined on demand."""
@@ -137,6 +145,24 @@ class Space:
             if len(scope) > 1 and scope & set(new) and scope <= set(rows.codes):
                 passed &= self._admits(rule, rows)
         return passed
+
+    def grown(self, rows: Rows, joins: Sequence[Join]) -> Iterator[Rows]:
+        """Rows joined with one table after the other and filtered, in parts that are spread evenly over them.
+
+        There is at least one part, which may be empty.
+        """
+        ordered = [(table.take(np.argsort(table.key(on), kind="stable")), on) for table, on in joins]
+        yield from self._grown(rows, ordered)
+
+    def _grown(self, rows: Rows, joins: Sequence[Join]) -> Iterator[Rows]:
+        if not joins:
+            yield rows
+            return
+        (other, on), later = joins[0], joins[1:]
+        count = 1 + int(np.sum(rows.matches(other, on))) // MOST_PAIRS
+        for start in range(min(count, max(len(rows), 1))):
+            part, _ = rows.take(np.arange(start, len(rows), count)).join(other, on)
+            yield from self._grown(self.filtered(part, set(part.codes) - set(rows.codes)), later)
 
     def _admits(self, rule: Rule, rows: Rows) -> npt.NDArray[np.bool_]:
         sizes = [len(self.domains[field]) for field in rule.scope]
@@ -269,9 +295,18 @@ def candidate_values(request: PlanRequest) -> dict[str, Any]:
     values["expert_parallel"] = list(range(1, max(model.num_experts, 1) + 1))
     values["expert_tensor_parallel"] = degrees
     values |= {"micro_batch": batch, "num_microbatches": batch, "shard_group_size": degrees}
+    if low != high:
+        values["micro_batch"] = _range_micro_batches(request, low, high)
     if request.allow_idle:
         values |= _idle_degrees(request, degrees, low, high)
     return values
+
+
+def _range_micro_batches(request: PlanRequest, low: int, high: int) -> list[int]:
+    """Micro-batches that are tried with a range of batches: the small ones, and divisors of its ends."""
+    pins = [pin for pin in request.pins if pin.field == "micro_batch"]
+    admitted = [size for size in range(1, high + 1) if all(pin.admits(size) for pin in pins)]
+    return sorted({*admitted[:MOST_MICRO_BATCH], *divisors(low), *divisors(high)})
 
 
 def _idle_degrees(request: PlanRequest, degrees: list[int], low: int, high: int) -> dict[str, list[int]]:
