@@ -254,11 +254,17 @@ def _hidden_bytes(request: PlanRequest, low: bool) -> float:
 
 
 def _backward_transient(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
+    """Short-lived buffers of a layer's backward pass: gradients of the first MLP products, or hidden states.
+
+    With sequence parallelism the gathered input of a column-parallel product and its gradient before the
+    reduce-scatter are whole on every tensor rank; without, only the gradient before the all-reduce.
+    """
     model = request.model
     tokens = tokens_per_micro_batch(setting, request)
     width = model.experts_per_token * model.expert_ffn_hidden_size if kind.moe else model.ffn_hidden_size
     gradients = (4.0 if model.gated_mlp else 2.0) * width * tokens / setting.tensor_parallel
-    return np.maximum(gradients, 2.0 * model.hidden_size * tokens)
+    is_gathered = np.where(np.asarray(setting.tensor_parallel) > 1, setting.sequence_parallel, False)
+    return np.maximum(gradients, np.where(is_gathered, 4.0, 2.0) * model.hidden_size * tokens)
 
 
 def loss_bytes(setting: Setting, request: PlanRequest) -> Any:

@@ -36,8 +36,11 @@ MEMORY = MemoryHabits(
     # 2021-22: no FlashAttention, dropout after attention and MLP, fp32 vocabulary-parallel loss.
     fused_attention=False,
     dropout_mask_bytes=2.0,
-    # Logits in 16 bits, their fp32 copy, and its exponentials (mpu/cross_entropy.py): 2 + 4 + 4.
-    loss_peak_bytes=10.0,
+    # The last module of the pipeline casts logits to fp32 (model/gpt_model.py), and DeepSpeed frees a last
+    # stage's outputs only when the buffer is needed again (runtime/pipe/engine.py: two buffers). At the worst
+    # moment: the outputs of two micro-batches, the softmax that becomes their gradient (a clone,
+    # mpu/cross_entropy.py) and its 16-bit copy: 4 + 4 + 4 + 2.
+    loss_peak_bytes=14.0,
     # Fitted on tests/data/measured/calibration.jsonl, BigScience: 1.2 hidden states a layer.
     checkpoint_bytes=2.4,
     # Reduce and gather buckets of 5e8 elements (reduce_bucket_size, allgather_bucket_size), double-buffered.
@@ -45,7 +48,10 @@ MEMORY = MemoryHabits(
     reserved_over_allocated=1.03,
     # CUDA 11 context with the full kernel set (1.8 GiB in older stacks).
     context_bytes=1.9e9,
+    # People read nvidia-smi on the first node, which holds the first stages: in the published V100 runs the
+    # figure grows with the micro-batch as the first stage does, not as the last one with its logits.
     reported="device",
+    reported_rank="first",
 )
 
 LIMITS = Limits(
