@@ -199,6 +199,9 @@ class Question:
                 f"Number format {workload.precisions[0]}; change it with --precision (bf16,fp8 lets the "
                 "planner choose)."
             )
+        low, high = workload.global_batch, workload.global_batch_max
+        tried = None if high is None else defaults.micro_batch_sentence(low, high)
+        said += [] if tried is None else [tried]
         trained = training.training_sentence(self.optimizer, self.loss, self.finetune)
         said += [] if trained is None else [trained]
         bubble = _bubble(self.max_bubble)

@@ -17,6 +17,10 @@ STEP_TOKENS = 2**22
 TOKENS_PER_GPU = 2**10
 """Floor for very large clusters: Llama 3 405B, 16.8 M tokens a step on 16,384 GPUs (arXiv:2407.21783)."""
 
+RANGE_MICRO_BATCHES = 64
+"""Micro-batches that are tried with a range of batches, beside the divisors of its ends: with every size up to
+the largest batch, the table of layers to price would take gigabytes."""
+
 
 def default_global_batch(num_gpus: int, seq_length: int) -> int:
     """Return sequences per step when the user names none.
@@ -37,6 +41,16 @@ def batch_sentence(global_batch: int, seq_length: int) -> str:
     return (
         f"Global batch {global_batch} sequences ({tokens:.1f} M tokens a step), chosen near 4 M tokens and "
         "1,024 tokens per GPU; change it with --global-batch."
+    )
+
+
+def micro_batch_sentence(low: int, high: int) -> str | None:
+    """Say which micro-batches are tried with a range of batches, where not all are."""
+    if high <= RANGE_MICRO_BATCHES:
+        return None
+    return (
+        f"Micro-batches of up to {RANGE_MICRO_BATCHES} sequences, and those that divide a batch of {low} or "
+        f"{high}, are tried; name others with --micro-batch."
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planner.catalog.defaults import RANGE_MICRO_BATCHES
 from planner.rules import TABULAR_RULES, Rule, pin_rules
 from planner.rules.check import CHOICES
 from planner.spec.request import PlanRequest
@@ -28,8 +29,6 @@ FIELDS = (
 """Plan fields that a setting fixes."""
 MOST_CHUNKS = 256
 """Chunks of a rank that are tried; more than any known model has layers."""
-MOST_MICRO_BATCH = 64
-"""Sequences of a micro-batch that are tried with a range of batches, beside the divisors of its ends."""
 MOST_PAIRS = 200_000
 """Rows of one join in parts, before the rules filter them: 60 MB."""
 MOST_COMBINATIONS = 2_000_000
@@ -306,7 +305,7 @@ def _range_micro_batches(request: PlanRequest, low: int, high: int) -> list[int]
     """Micro-batches that are tried with a range of batches: the small ones, and divisors of its ends."""
     pins = [pin for pin in request.pins if pin.field == "micro_batch"]
     admitted = [size for size in range(1, high + 1) if all(pin.admits(size) for pin in pins)]
-    return sorted({*admitted[:MOST_MICRO_BATCH], *divisors(low), *divisors(high)})
+    return sorted({*admitted[:RANGE_MICRO_BATCHES], *divisors(low), *divisors(high)})
 
 
 def _idle_degrees(request: PlanRequest, degrees: list[int], low: int, high: int) -> dict[str, list[int]]:
