@@ -10,7 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost.activations import selective_modules, token_region_divisor, tokens_per_micro_batch
+from planner.cost.activations import (
+    layer_activation_bytes,
+    selective_modules,
+    token_region_divisor,
+    tokens_per_micro_batch,
+)
 from planner.cost.flops import Gemm, attention_dims, head_gemm, layer_gemms, local_kv_heads
 from planner.cost.kernels import attention_flop, attention_time, cast_time, gemm_time, memory_bound_time
 from planner.cost.layer_comm import context_comm, expert_comm, head_comm, shard_comm, tensor_comm
@@ -64,7 +69,24 @@ def layer_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> Layer
         gemm_s=sum(_weight_gemm(gemm, setting, request) for gemm in gemms),
         elementwise_s=_accumulation(layer_local_parameters(kind, setting, request), setting, request),
     )
-    return _with_communication(kind, setting, request, forward, input_gradient, weight)
+    priced = _with_communication(kind, setting, request, forward, input_gradient, weight)
+    return priced if setting.offload != "activations" else priced + _copies(kind, setting, request, priced)
+
+
+def _copies(kind: LayerKind, setting: Setting, request: PlanRequest, priced: LayerTime) -> LayerTime:
+    """Exposed copies of what one layer saves to the host and, for its backward pass, back.
+
+    Copy engines move either direction beside the layer's own phases and take nothing from them (Transformer
+    Engine's ``cpu_offload`` on streams of its own, XLA's host offload); what does not fit behind is exposed.
+    """
+    saved = layer_activation_bytes(kind, setting, request)
+    moved = saved.plain if setting.recompute == "none" else saved.recomputed
+    copy_s = moved / request.cluster.accelerator.host.pcie_bytes_per_s
+    backward_s = priced.backward_input.total + priced.backward_weight.total + priced.recompute.total
+    return LayerTime(
+        forward=WorkTime(offload_s=np.maximum(copy_s - priced.forward.total, 0.0)),
+        backward_input=WorkTime(offload_s=np.maximum(copy_s - backward_s, 0.0)),
+    )
 
 
 def _with_communication(
@@ -259,6 +281,7 @@ def _module(name: str, kind: LayerKind, setting: Setting, request: PlanRequest, 
         "mla_up_proj": ("query_up", "kv_up"),
         "shared_experts": ("shared_in", "shared_out"),
         "moe": ("router", "expert_in", "expert_out"),
+        "op": ("expert_in", "expert_out"),
     }
     tokens = tokens_per_micro_batch(setting, request)
     gemms = [
@@ -269,8 +292,8 @@ def _module(name: str, kind: LayerKind, setting: Setting, request: PlanRequest, 
     seconds = sum((_forward_gemm(gemm, setting, request) for gemm in gemms), 0.0 * forward.total)
     if name == "core_attn":
         return forward.attention_s
-    if name == "op":
-        return forward.gemm_s / 2 + forward.elementwise_s
+    if name == "op":  # every second plain product, but the experts' grouped ones all (``RECOMPUTE_DROPS``)
+        return (forward.gemm_s + seconds) / 2 + forward.elementwise_s
     if name == "elementwise":
         return forward.elementwise_s
     if name in ("moe_act", "layernorm"):

@@ -275,7 +275,8 @@ class Scan:
     def _bounded(self, partial: _Partial, limit_s: float) -> Candidates:
         """Candidates with their best bound: first of time alone, then with what memory forces.
 
-        ZeRO stages that communicate in a layer are priced in between: until then they count as stage 1.
+        ZeRO stages that communicate in a layer and offloads that copy in one are priced in between: until
+        then they count as stage 1 and as none.
         """
         bounds = self._bound(partial, self._recomputes_parts(partial.rows))
         keep = np.flatnonzero(bounds.step_s <= limit_s)
@@ -284,6 +285,7 @@ class Scan:
         keep = np.flatnonzero(fits)
         partial, first, bounds = partial.take(keep), first[keep], bounds.take(keep)
         shared = partial.rows.values("zero_stage") >= 2
+        shared |= partial.rows.values("offload") == "activations"
         if np.any(shared):
             chosen = np.flatnonzero(shared)
             partial.work.put(chosen, work_times(partial.rows.take(chosen), self.request))

@@ -278,9 +278,13 @@ class Search:
         )
 
     def _shared(self, entry: Entry) -> tuple[int, ...]:
-        """Key of the settings whose stages work alike: ZeRO-2 and 3 add to a layer's work by their groups."""
+        """Key of the settings whose stages work alike.
+
+        ZeRO-2 and 3 add to a layer's work by their groups, offloaded activations by their copies.
+        """
         rows, at = entry.source.rows, entry.index
         group = tuple(int(rows.codes[name][at]) for name in SHARED)
+        group = (*group, int(rows.values("offload")[at] == "activations"))
         stage = int(rows.values("zero_stage")[at])
         return (*group, stage, int(rows.codes["shard_group_size"][at])) if stage >= 2 else group
 

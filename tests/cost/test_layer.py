@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from planner.catalog import load_cluster
+from planner.cost.activations import layer_activation_bytes
 from planner.cost.collectives import Group, all_gather_time, all_reduce_time, reduce_scatter_time
 from planner.cost.kernels import gemm_time, memory_bound_time
 from planner.cost.layer import UNFUSED, embedding_time, head_time, layer_time
@@ -173,6 +174,50 @@ def test_selective_recompute_costs_less_than_full(tiny_moe: PlanRequest, module:
     full = layer_time(kind, Settings(recompute="full"), request).recompute.recompute_s
     setting = Settings(recompute="selective", recompute_modules=(module,))
     assert 0 < layer_time(kind, setting, request).recompute.recompute_s < full
+
+
+def test_per_operator_recompute_repeats_every_product_of_the_experts(tiny_moe: PlanRequest) -> None:
+    # every second plain product, all grouped ones, all elementwise work: with experts that cost nothing
+    # (a million times the rate) half of the products is left
+    request = big(tiny_moe)
+    setting = Settings(micro_batch=2, recompute="selective", recompute_modules=("op",))
+    fast = with_habits(request, expert_kernel_efficiency=1e6)
+    with_experts, without = (layer_time(MOE, setting, one) for one in (request, fast))
+    experts = with_experts.forward.gemm_s - without.forward.gemm_s
+    repeated = with_experts.recompute.recompute_s - without.recompute.recompute_s
+    assert experts > 0
+    assert repeated == pytest.approx(experts)
+    plain = without.recompute.recompute_s - without.forward.elementwise_s
+    assert plain == pytest.approx(without.forward.gemm_s / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_offloaded_activations_pay_the_host_link_where_the_layer_is_too_short(
+    tiny_dense: PlanRequest, recompute: str
+) -> None:
+    request = big(tiny_dense)
+    setting = Settings(micro_batch=2, recompute=recompute)
+    offloaded = Settings(micro_batch=2, recompute=recompute, offload="activations")
+    plain = layer_time(DENSE, setting, request)
+    saved = layer_activation_bytes(DENSE, setting, request)
+    kept = saved.plain if recompute == "none" else saved.recomputed
+    # a link on which the copies take three forward passes: two of them are exposed
+    slow = with_link(request, kept / (3.0 * plain.forward.total))
+    priced = layer_time(DENSE, offloaded, slow)
+    assert priced.forward.offload_s == pytest.approx(2.0 * plain.forward.total)
+    backward = plain.backward_input.total + plain.backward_weight.total + plain.recompute.total
+    exposed = max(3.0 * plain.forward.total - backward, 0.0)
+    assert priced.backward_input.offload_s == pytest.approx(exposed)
+    quick = layer_time(DENSE, offloaded, with_link(request, kept / (0.5 * plain.forward.total)))
+    assert quick.total.total == pytest.approx(plain.total.total)
+
+
+def with_link(request: PlanRequest, bytes_per_s: float) -> PlanRequest:
+    host = request.cluster.accelerator.host.model_copy(update={"pcie_bytes_per_s": bytes_per_s})
+    accelerator = request.cluster.accelerator.model_copy(update={"host": host})
+    return request.model_copy(
+        update={"cluster": request.cluster.model_copy(update={"accelerator": accelerator})}
+    )
 
 
 def test_attention_without_a_fused_kernel_is_slower(tiny_dense: PlanRequest) -> None:
