@@ -105,14 +105,15 @@ def plans_from(
         ``2`` (the second best plan), ``plan.json`` or ``plan.json#2`` (printed by ``--json``), or a launch
         file of any known framework.
     """
-    from planner.solver import solve
+    from planner.solver import solve, uninterrupted
 
     ranks = [int(word) for word in words if _is_rank(word)]
     if any(not 1 <= rank <= MAX_TOP for rank in ranks):
         raise BadInput(f"rank {max(ranks)}: must be from 1 to {MAX_TOP}")
     ranked: tuple[Estimate, ...] = ()
     if ranks:
-        ranked = solve(request, top=max(ranks), time_limit_s=time_limit_s, workers=workers).plans
+        found = solve(request, top=max(ranks), time_limit_s=time_limit_s, workers=workers)
+        ranked = uninterrupted(found).plans
         if len(ranked) < max(ranks):
             raise BadInput(f"there are only {len(ranked)} plans, so there is no plan {max(ranks)}")
     return [ranked[int(word) - 1].plan if _is_rank(word) else plan_file(word, request) for word in words]
@@ -151,8 +152,9 @@ def ranked_plan(
         There are fewer plans than that.
     """
     from planner.explain.answer import find
+    from planner.solver import uninterrupted
 
-    result = find(request, rank, time_limit_s, workers)
+    result = uninterrupted(find(request, rank, time_limit_s, workers))
     if not result.plans:
         raise NoPlan("no plan is legal and fits; the plan command says why and what would help")
     if len(result.plans) < rank:
@@ -180,12 +182,13 @@ def expressible_plan(
     """
     from planner.explain.answer import find
     from planner.frameworks.files import as_run, inexpressible
-    from planner.solver.evaluate import evaluate
+    from planner.solver import evaluate, uninterrupted
 
     first = ranked_plan(request, rank, time_limit_s, workers)
     if first == as_run(first, request) and not inexpressible(first, request):
         return first, []
-    plans = [one.plan for one in find(request, MOST_TRIED, time_limit_s, workers).plans]
+    ranking = uninterrupted(find(request, MOST_TRIED, time_limit_s, workers))
+    plans = [one.plan for one in ranking.plans]
     for place, ranked in enumerate(plans[rank - 1 :], rank):
         plan = as_run(ranked, request)
         if not inexpressible(plan, request) and _is_legal(evaluate(plan, request)):

@@ -18,8 +18,8 @@ TOKENS_PER_GPU = 2**10
 """Floor for very large clusters: Llama 3 405B, 16.8 M tokens a step on 16,384 GPUs (arXiv:2407.21783)."""
 
 RANGE_MICRO_BATCHES = 64
-"""Micro-batches that are tried with a range of batches, beside the divisors of its ends: with every size up to
-the largest batch, the table of layers to price would take gigabytes."""
+"""Micro-batches that are tried with a range of batches, beside the divisors of its ends: with every size up
+to the largest batch, the table of layers to price would take gigabytes."""
 
 
 def default_global_batch(num_gpus: int, seq_length: int) -> int:

@@ -84,9 +84,18 @@ class PlannerGroup(click.Group):
             raise Refusal(error) from error
         except PlannerError as error:
             raise Failure(error) from error
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ImportError) as error:
+            if not _is_interrupt(error):
+                raise
             click.echo("Interrupted.", err=True)
             sys.exit(INTERRUPTED)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error; while a compiled module loads, it comes as an ImportError."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 @click.group(

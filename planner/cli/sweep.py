@@ -33,10 +33,12 @@ def command(
     as_json: bool, force: bool, csv_file: Path | None, html_file: Path | None, **options: Any
 ) -> None:
     """Plan the model at every size (--gpus 64:8192 doubles; 64,96,128 lists) and accelerator (a list)."""
+    from planner.cli.written import refuse_existing
     from planner.output import write_file
     from planner.sweep.show import batch_budget, csv_text, page, rows, table
 
     model = options.get("model")
+    refuse_existing((csv_file, html_file), force)
     outcomes = _outcomes(options)
     if csv_file is not None:
         write_file(csv_file, csv_text(outcomes), force)

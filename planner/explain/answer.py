@@ -47,7 +47,11 @@ FIRST_LOOK_S = 20.0
 FIRST_LOOK_SHARE = 0.5
 """And the most of the time limit."""
 INTERRUPTED_NOTE = "The explanation was interrupted: these are the plans alone."
+NOT_SEARCHED_NOTE = "The search was interrupted, so that nothing was searched again to explain its plans."
 WITNESS_NOTE = "The search found no plan in its time: this is the fastest of a few plans that fit."
+
+QUICK_S = 1.0
+"""A fast plan is looked for so long where the search found none. [s]"""
 
 
 def find(request: PlanRequest, top: int, time_limit_s: float, workers: int | None = None) -> PlanResult:
@@ -73,15 +77,16 @@ def find(request: PlanRequest, top: int, time_limit_s: float, workers: int | Non
     result = solve(request, top=top, time_limit_s=left, workers=workers)
     if result.status != "time-limit" or verdict.witness is None:
         return result
-    quick = _quick(verdict.witness, request)
+    quick = _quick(verdict.witness, request, 0.0 if result.interrupted else QUICK_S)
     return replace(result, status="feasible", plans=(quick,), notes=(*result.notes, WITNESS_NOTE))
 
 
-def _quick(plan: Plan, request: PlanRequest) -> Estimate:
+def _quick(plan: Plan, request: PlanRequest, seconds: float) -> Estimate:
+    """The faster one of a plan and one that is found in some seconds."""
     from planner.explain.leanest import quick_plan
     from planner.solver.evaluate import evaluate
 
-    witness, quick = evaluate(plan, request), quick_plan(request, 1.0)
+    witness, quick = evaluate(plan, request), quick_plan(request, seconds) if seconds else None
     return witness if quick is None or quick.step_time_s > witness.step_time_s else quick
 
 
@@ -109,6 +114,9 @@ def answer(
 
     Ctrl-C gives the plans without their explanation.
     """
+    if result.interrupted and (full or what_if):
+        full, what_if = False, False
+        result = replace(result, notes=(*result.notes, NOT_SEARCHED_NOTE))
     try:
         if result.best is None:
             return _without_plans(request, result, seconds, frameworks)

@@ -45,11 +45,11 @@ def bubble_fraction(estimate: Estimate) -> float:
 
 def price_of_limits(best: Estimate, request: PlanRequest, seconds: float = 10.0) -> list[str]:
     """Lift one limit at a time and search again: what each of them costs."""
-    from planner.solver import solve
+    from planner.solver import solve, uninterrupted
 
     found = []
     for words, lifted in lifted_requests(request):
-        other = solve(lifted, top=1, time_limit_s=seconds).best
+        other = uninterrupted(solve(lifted, top=1, time_limit_s=seconds)).best
         if other is None:
             continue
         if other.step_time_s < best.step_time_s * (1 - 1e-6):

@@ -238,9 +238,9 @@ def _equal_stage_seconds(rows: Rows, request: PlanRequest, deadline: float) -> F
 
 
 def _searched(request: PlanRequest, seconds: float) -> Verdict:
-    from planner.solver import solve
+    from planner.solver import solve, uninterrupted
 
-    result = solve(request, top=1, time_limit_s=max(seconds, 0.1))
+    result = uninterrupted(solve(request, top=1, time_limit_s=max(seconds, 0.1)))
     return Verdict(result.best.plan if result.best else None, result.status != "time-limit")
 
 

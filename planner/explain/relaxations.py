@@ -272,11 +272,11 @@ def _described(found: _Working, faster_until: float, without_pins: Estimate | No
 
 def _faster(witness: Estimate, request: PlanRequest) -> tuple[Estimate, bool]:
     from planner.explain.leanest import quick_plan
-    from planner.solver import solve
+    from planner.solver import solve, uninterrupted
 
     quick = quick_plan(request, FASTER_S)
     best = witness if quick is None or quick.step_time_s > witness.step_time_s else quick
-    result = solve(request, top=1, time_limit_s=FASTER_S)
+    result = uninterrupted(solve(request, top=1, time_limit_s=FASTER_S))
     if result.best is None or result.best.step_time_s > best.step_time_s:
         return best, False
     return result.best, result.status == "optimal"

@@ -115,15 +115,17 @@ def sensitivity_of(best: Estimate, request: PlanRequest, *, seconds: float = 10.
 
 def regret_pct(best: Estimate, request: PlanRequest, seconds: float = 10.0) -> float:
     """Largest loss of the plan against the best one when one rate is off by ``ERROR``, up or down. [%]."""
-    from planner.solver import solve
+    from planner.solver import solve, uninterrupted
     from planner.solver.evaluate import evaluate
 
     worst = 0.0
     for scaled in (with_compute_rate, with_domain_rate, with_network_rate):
         for factor in (1 - ERROR, 1 + ERROR):
             changed = scaled(request, factor)
-            other = solve(changed, top=1, time_limit_s=seconds).best if changed is not None else None
-            if changed is not None and other is not None:
+            if changed is None:
+                continue
+            other = uninterrupted(solve(changed, top=1, time_limit_s=seconds)).best
+            if other is not None:
                 worst = max(worst, percent(other, evaluate(best.plan, changed)))
     return worst
 
@@ -156,12 +158,12 @@ def _winner(
 ) -> tuple[Plan | None, float] | None:
     """Another plan that wins at this factor and today's loss against it, or None when today's plan stays."""
     from planner.explain.neighbours import adapted_price
-    from planner.solver import solve
+    from planner.solver import solve, uninterrupted
 
     scaled = parameter.scaled(request, factor)
     if scaled is None:
         return None
-    other = solve(scaled, top=1, time_limit_s=seconds).best
+    other = uninterrupted(solve(scaled, top=1, time_limit_s=seconds)).best
     if other is None:
         return None, float("inf")
     if same_plan(best.plan, other.plan):

@@ -199,12 +199,12 @@ def _with_best_layout(estimate: Estimate, field: str, request: PlanRequest) -> E
 
 def conditional_optimum(request: PlanRequest, field: str, value: Any, seconds: float) -> Estimate | None:
     """Return the best plan with one field fixed (in place of the user's own pin on it), or None."""
-    from planner.solver import solve
+    from planner.solver import solve, uninterrupted
 
     others = tuple(pin for pin in request.pins if pin.field != field)
     pin = Pin(field=field, allowed=(value,), option=setting_words(field, value))
     pinned = request.model_copy(update={"pins": (*others, pin)})
-    return solve(pinned, top=1, time_limit_s=seconds).best
+    return uninterrupted(solve(pinned, top=1, time_limit_s=seconds)).best
 
 
 def _reason(

@@ -14,7 +14,7 @@ from planner.spec import FrameworkProfile, Plan, PlanRequest
 
 if TYPE_CHECKING:
     from planner.explain.conflict import Conflict
-    from planner.solver.result import Estimate
+    from planner.solver.result import Estimate, PlanResult
 
 LIFTS: dict[str, dict[str, Any]] = {
     "tensor_ranks_stay_inside_the_fast_domain": {"allow_tensor_parallel_across_nodes": True},
@@ -115,10 +115,8 @@ def why_not(
     frameworks
         Frameworks that could be used instead, asked for where nothing keeps the choice.
     """
-    from planner.explain.answer import find
-
     free = request.model_copy(update={"pins": ()})
-    best, kept = find(free, 1, seconds), find(request, 1, seconds)
+    best, kept = _find(free, seconds), _find(request, seconds)
     found = WhyNot(
         request=request,
         choice=tuple(pin.option for pin in request.pins),
@@ -140,10 +138,9 @@ def why_not(
 
 def why_not_plan(plan: Plan, request: PlanRequest, *, seconds: float = 20.0) -> WhyNot:
     """Compare one whole plan with the best one; its broken rules are in ``completion.violations``."""
-    from planner.explain.answer import find
     from planner.solver.evaluate import evaluate
 
-    best = find(request, 1, seconds)
+    best = _find(request, seconds)
     found = WhyNot(
         request=request,
         choice=(plan_words(plan),),
@@ -154,15 +151,21 @@ def why_not_plan(plan: Plan, request: PlanRequest, *, seconds: float = 20.0) -> 
     return replace(found, wins_with=_winning_changes(found))
 
 
+def _find(request: PlanRequest, seconds: float) -> PlanResult:
+    """The best plan; a verdict needs more than the best one before Ctrl-C."""
+    from planner.explain.answer import find
+    from planner.solver import uninterrupted
+
+    return uninterrupted(find(request, 1, seconds))
+
+
 def _with_lifts(found: WhyNot, seconds: float) -> WhyNot:
     """Lift the rules that a user can lift, one at a time and then all, until the choice has a completion."""
-    from planner.explain.answer import find
-
     sets = [(name,) for name in LIFTS] + [tuple(LIFTS)]
     for names in sets:
         update = {key: value for name in names for key, value in LIFTS[name].items()}
         request = found.request.model_copy(update=update)
-        completion = find(request, 1, seconds).best
+        completion = _find(request, seconds).best
         if completion is not None:
             options = tuple(LIFT_OPTIONS[name] for name in names)
             return replace(found, request=request, completion=completion, lifted=options)

@@ -8,7 +8,7 @@ from planner.errors import BadInput
 from planner.practice.plan_text import plan_words, read_plan
 from planner.practice.quantity import ASKED, read, show
 from planner.practice.question import LETTERS, Choice, Design, Explanation, Numeric, Question
-from planner.solver import solve
+from planner.solver import solve, uninterrupted
 from planner.solver.evaluate import evaluate
 from planner.solver.result import Estimate
 from planner.spec import PlanRequest
@@ -118,7 +118,7 @@ def optimum(request: PlanRequest) -> Estimate:
     """
     text = request.model_dump_json()
     if text not in _PROVEN:
-        result = solve(request, top=1, time_limit_s=SOLVE_S, workers=1)
+        result = uninterrupted(solve(request, top=1, time_limit_s=SOLVE_S, workers=1))
         if result.best is None or result.status != "optimal":
             raise BadInput(f"no optimum was proven within {SOLVE_S:.0f} s; try again on a quieter machine")
         _PROVEN[text] = result.best

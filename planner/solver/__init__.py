@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planner.solver.evaluate import evaluate
-from planner.solver.result import Estimate, PlanResult
+from planner.solver.result import Estimate, PlanResult, uninterrupted
 
 if TYPE_CHECKING:
     from planner.solver.search import OnPlan
@@ -34,26 +34,28 @@ def solve(
     """
     import os
     import time
+    from dataclasses import replace
 
     from planner.solver.goals import is_series, solve_series
     from planner.solver.search import Search
 
     threads = workers or os.cpu_count() or 1
-    deadline = time.monotonic() + time_limit_s
+    deadline, interrupted = time.monotonic() + time_limit_s, False
 
     def search(request: PlanRequest, enough: bool = False) -> PlanResult:
-        nonlocal deadline
+        nonlocal deadline, interrupted
         try:
             one = Search(request, top, max(deadline - time.monotonic(), 0.0), threads, on_plan, enough)
         except KeyboardInterrupt:
-            deadline = 0.0
+            deadline, interrupted = 0.0, True
             return PlanResult(status="time-limit")
         found = one.run()
         if one.was_interrupted:
-            deadline = 0.0
+            deadline, interrupted = 0.0, True
         return found
 
-    return solve_series(request, search) if is_series(request) else search(request)
+    result = solve_series(request, search) if is_series(request) else search(request)
+    return replace(result, interrupted=interrupted)
 
 
-__all__ = ["Estimate", "PlanResult", "evaluate", "solve"]
+__all__ = ["Estimate", "PlanResult", "evaluate", "solve", "uninterrupted"]

@@ -69,8 +69,23 @@ class PlanResult:
     conflict: tuple[Any, ...] = ()
     relaxations: tuple[Any, ...] = ()
     notes: tuple[str, ...] = ()
+    interrupted: bool = False
+    """Whether Ctrl-C ended the search: the plans are the best so far, as after a time limit."""
 
     @property
     def best(self) -> Estimate | None:
         """The first plan, if there is one."""
         return self.plans[0] if self.plans else None
+
+
+def uninterrupted(result: PlanResult) -> PlanResult:
+    """The same result, for what needs more than the best plan so far.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C ended the search.
+    """
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result

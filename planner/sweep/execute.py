@@ -6,6 +6,8 @@ import json
 import math
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -88,32 +90,53 @@ def run(
     if not open_questions:
         return
     with _executor(processes, cluster) as executor:
-        futures = [executor.submit(ask, question, economy, time_limit_s) for question in open_questions]
-        try:
-            for future in as_completed(futures):
-                outcome = future.result()
-                if state is not None:
-                    _append(state, outcome)
-                yield outcome
-        finally:
-            for future in futures:
-                future.cancel()
+        with _ctrl_c_ignored():  # a process that starts now never hears it: this one decides what ends
+            futures = [executor.submit(ask, question, economy, time_limit_s) for question in open_questions]
+        for future in as_completed(futures):
+            outcome = future.result()
+            if state is not None:
+                _append(state, outcome)
+            yield outcome
 
 
 @contextmanager
 def _executor(processes: int | None, cluster: str | None) -> Iterator[Executor]:
+    """What answers the questions; it drops those that are open where the block ends early."""
     if cluster is not None:
         try:
             from distributed import Client
         except ImportError as error:
             raise BadInput("--cluster needs Dask: pip install 'plan-parallel[cluster]'") from error
         with Client(cluster) as client, client.get_executor() as executor:
-            yield executor
+            try:
+                yield executor
+            except BaseException:
+                executor.shutdown(wait=False)
+                raise
         return
     context = multiprocessing.get_context("spawn")
     workers = processes or os.cpu_count() or 1
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, mp_context=context) as executor:
-        yield executor
+        try:
+            yield executor
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            raise
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C in the block, and in processes that start in it; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def read_state(path: Path | None) -> list[Outcome]:
