@@ -169,6 +169,8 @@ def simulate(
     v = len(forward[0])
     if (chunks := CHUNKS.get(schedule, v)) != v:
         raise BadInput(f"schedule {schedule} has {chunks} chunks on every pipeline rank, not {v}")
+    if schedule in BIDIRECTIONAL and p > 1 and m % 2:
+        raise BadInput(f"schedule {schedule} takes half of the micro-batches from each end: {m} is odd")
     durations = durations_of(schedule, forward, backward_input, backward_weight)
     busy = _busy(schedule, forward, backward_input, backward_weight, m)
     period, settled = period_of(schedule, p)

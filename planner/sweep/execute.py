@@ -7,11 +7,11 @@ import math
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def run(
     if not open_questions:
         return
     with _executor(processes, cluster) as executor:
-        with _ctrl_c_ignored():  # a process that starts now never hears it: this one decides what ends
+        with _ctrl_c_waits():
             futures = [executor.submit(ask, question, economy, time_limit_s) for question in open_questions]
         for future in as_completed(futures):
             outcome = future.result()
@@ -127,16 +127,17 @@ def _executor(processes: int | None, cluster: str | None) -> Iterator[Executor]:
 
 
 @contextmanager
-def _ctrl_c_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C in the block, and in processes that start in it; only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
+def _ctrl_c_waits() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block; processes that start in it never hear it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # starting it would end the waiting
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def read_state(path: Path | None) -> list[Outcome]:

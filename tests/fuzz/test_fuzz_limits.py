@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fuzz_oracle import assert_sentence, no_longer_than
 from toys import tiny_dense
 
 from planner.api import question
+from planner.cost.orders import rank_orders
 from planner.cost.schedule import simulate
 from planner.errors import BadInput
 from planner.explain.answer import answer, find
@@ -238,4 +240,9 @@ def test_no_schedule_breaks_on_any_number_of_microbatches() -> None:
             continue
         ran += 1
         assert timeline.makespan_s > 0 and min(timeline.busy_s) > 0
+        for rank in rank_orders(schedule, p, v, m):
+            kinds = Counter(kind for kind, _, _ in rank)
+            passes = m if schedule == "dualpipe" else m * v
+            assert kinds["F"] == passes and kinds["B"] + kinds["D"] == passes, "a pass was dropped"
+            assert kinds["D"] == kinds["W"]
     assert ran > 300
