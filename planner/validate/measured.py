@@ -29,7 +29,7 @@ from planner.spec.plan import Plan, Schedule, StagePlan
 from planner.spec.problems import first_problem, shown
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
-from planner.validate.memory import habits_of_run, least_recompute, states_recompute
+from planner.validate.memory import habits_of_run, settled_recompute
 from planner.validate.spellings import (
     accelerator_named,
     framework_named,
@@ -120,7 +120,7 @@ def to_case(row: Row) -> Case:
         max_bubble=None,
         allow_tensor_parallel_across_nodes=True,
     )
-    return Case(request, plan if states_recompute(row) else least_recompute(plan, request))
+    return Case(request, settled_recompute(row, plan, request))
 
 
 def _stated_ranks(config: Mapping[str, Any]) -> int | None:

@@ -69,9 +69,27 @@ RECOMPUTE_ORDER: tuple[tuple[Recompute, tuple[str, ...]], ...] = (
 )
 """What is tried, cheapest first; the modules are those that the published Megatron recipes name."""
 
+SHARES = (0.25, 0.5, 0.75, 1.0)
+"""Shares of every stage's layers that are tried."""
+
 OFFLOAD_LAYER_INPUTS = frozenset({"maxtext"})
 """Frameworks whose published recipes keep the inputs of recomputed layers on the host where HBM is short
 (MaxText: ``decoder_layer_input: offload``)."""
+
+
+NAMED_LAYERS = frozenset({"primus"})
+"""Frameworks that recompute whole layers of a list (Primus: ``recompute_layer_ids``): "full" alone says how
+they are recomputed and not which, so that a row without the list leaves its recompute open."""
+
+
+def settled_recompute(row: Mapping[str, Any], plan: Plan, request: PlanRequest) -> Plan:
+    """Return the plan as the row states it, with the least recompute that fits where that is left open."""
+    if not states_recompute(row):
+        return least_recompute(plan, request)
+    if request.framework.name in NAMED_LAYERS and plan.recompute == "full":
+        shares = (_covering(plan, request, "full", (), share) for share in (0.0, *SHARES))
+        return next((candidate for candidate in shares if _fits(candidate, request)), plan)
+    return plan
 
 
 def least_recompute(plan: Plan, request: PlanRequest) -> Plan:
@@ -83,24 +101,31 @@ def least_recompute(plan: Plan, request: PlanRequest) -> Plan:
     """
     if _fits(plan, request):
         return plan
-    stages = plan.stages or default_stages(plan, request.model, request.framework.limits.default_split)
     present = {"mlp", "layernorm"}
     present |= {"moe_act"} if request.model.is_moe else set()
     present |= {"mla_up_proj"} if request.model.is_mla else set()
     for recompute, modules in RECOMPUTE_ORDER:
-        for share in (0.25, 0.5, 0.75, 1.0):
-            covered = tuple(
-                StagePlan(chunk_layers=stage.chunk_layers, recompute_layers=round(share * stage.layers))
-                for stage in stages
-            )
-            named = tuple(module for module in modules if module in present)
-            changes = {"recompute": recompute, "recompute_modules": named, "stages": covered}
-            candidate = plan.model_copy(update=changes)
+        named = tuple(module for module in modules if module in present)
+        for share in SHARES:
+            candidate = _covering(plan, request, recompute, named, share)
             if _fits(candidate, request):
                 return candidate
     offloaded = candidate.model_copy(update={"offload": "activations"})
     can_offload = request.framework.name in OFFLOAD_LAYER_INPUTS
     return offloaded if can_offload and _fits(offloaded, request) else plan
+
+
+def _covering(
+    plan: Plan, request: PlanRequest, recompute: Recompute, modules: tuple[str, ...], share: float
+) -> Plan:
+    """Return the plan with a share of every stage's layers recomputed."""
+    stages = plan.stages or default_stages(plan, request.model, request.framework.limits.default_split)
+    covered = tuple(
+        StagePlan(chunk_layers=stage.chunk_layers, recompute_layers=round(share * stage.layers))
+        for stage in stages
+    )
+    changes = {"recompute": recompute, "recompute_modules": modules, "stages": covered}
+    return plan.model_copy(update=changes)
 
 
 def _fits(plan: Plan, request: PlanRequest) -> bool:

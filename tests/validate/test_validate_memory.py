@@ -17,6 +17,7 @@ from planner.validate.memory import (
     compared_memory,
     least_recompute,
     measured_memory_bytes,
+    settled_recompute,
     stated_unit_bytes,
     states_recompute,
 )
@@ -74,6 +75,24 @@ def test_least_recompute_is_the_least_that_fits(tiny_dense):
     assert with_memory(1.0) == plan  # nothing helps
 
 
+def test_a_list_of_layers_that_a_row_does_not_give_is_the_shortest_that_fits():
+    # DeepSeek-V3 over 128 nodes of MI355X, four layers a stage: fits with a quarter recomputed, not with none
+    rows = [json.loads(line) for line in ROWS.read_text().splitlines()]
+    row = next(row for row in rows if row["id"] == "primus-draft-dsv3-full-128n-tuned-mi355x")
+    case = to_case(row)
+    assert case.plan.recompute == "full"
+    assert all(stage.recompute_layers == round(stage.layers / 4) for stage in case.plan.stages)
+    peak = max(float(rank.total) for rank in memory(case.plan, case.request))
+    assert peak == pytest.approx(276.5e9, rel=0.02)
+    elsewhere = to_case(row | {"framework": "megatron"})  # Megatron itself means all layers by "full"
+    assert all(stage.recompute_layers == stage.layers for stage in elsewhere.plan.stages)
+
+
+def test_a_stated_recompute_stays_as_stated(tiny_dense):
+    plan = Plan(data_parallel=8, zero_stage=1, shard_group_size=8, recompute="full")
+    assert settled_recompute({"config": {"recompute": "full"}}, plan, tiny_dense) is plan
+
+
 @pytest.fixture(scope="module")
 def published() -> list[tuple[float, str]]:
     """Relative error and framework of every published row with a memory figure."""
@@ -96,13 +115,13 @@ def published() -> list[tuple[float, str]]:
 def test_accuracy_on_published_runs_stays(published):
     errors = np.abs([error for error, _ in published])
     assert len(errors) > 350
-    assert np.median(errors) < 0.045
-    assert np.quantile(errors, 0.9) < 0.18
+    assert np.median(errors) < 0.04
+    assert np.quantile(errors, 0.9) < 0.12
 
 
 @pytest.mark.parametrize(
     ("framework", "median"),
-    [("megatron", 0.025), ("nanotron", 0.05), ("megatron-deepspeed", 0.045), ("nemo", 0.06)],
+    [("megatron", 0.025), ("nanotron", 0.05), ("megatron-deepspeed", 0.04), ("nemo", 0.06)],
 )
 def test_accuracy_by_framework_stays(published, framework, median):
     errors = np.abs([error for error, name in published if name == framework])

@@ -47,7 +47,8 @@ MEMORY = MemoryHabits(
     # Fitted on tests/data/measured/sweep_calibration.jsonl (t = 1 first, then t > 1).
     loss_peak_bytes=10.0,
     gathered_window_bytes=80.0,
-    # cuBLAS keeps 32 MiB a stream on Hopper; compute, tensor and pipeline streams multiply.
+    # cuBLAS keeps 32 MiB a stream on Hopper; compute, tensor and pipeline streams multiply (of 0 to 0.3 GB,
+    # the value that suits the sweep best).
     workspace_bytes=0.1e9,
     reserved_over_allocated=1.03,
     # Published runs reached 77.1 GiB reserved of 79.6: context and three groups stay below 2.5.
