@@ -146,12 +146,21 @@ def _explained(
     if what_if:
         from planner.explain.sensitivity import sensitivity_of
 
-        sensitivity = sensitivity_of(best, request, seconds=seconds)
+        sensitivity = sensitivity_of(best, request, ranked=result.plans, seconds=seconds)
     limits = price_of_limits(best, request, seconds) if full else []
     return Answer(
         request=request,
         result=result,
-        reasons=tuple(reasons(best, request, ranked=result.plans, resolve=full, seconds=seconds)),
+        reasons=tuple(
+            reasons(
+                best,
+                request,
+                ranked=result.plans,
+                proven=result.status == "optimal",
+                resolve=full,
+                seconds=seconds,
+            )
+        ),
         binds=(*binding(best, request), *limits),
         sensitivity=sensitivity,
     )

@@ -51,6 +51,17 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What a reader of the tables should know."""
+        return [*self._trading_places(), *self._close()]
+
+    def _close(self) -> list[str]:
+        band = max(self.first.error_band_pct, self.second.error_band_pct)
+        if self.first.plan == self.second.plan or abs(self.difference_pct) >= band:
+            return []
+        return [
+            f"The step times differ by less than the error band of {band:g} %: measure both before deciding."
+        ]
+
+    def _trading_places(self) -> list[str]:
         piped = max(self.first.plan.pipeline_parallel, self.second.plan.pipeline_parallel) > 1
         ends = [float(estimate.time.embedding_and_loss_s) for estimate in (self.first, self.second)]
         if not piped or min(ends) >= 0.5 * max(ends):

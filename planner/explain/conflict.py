@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from planner.cost.words import plan_words
 from planner.explain.changes import with_hbm_bytes, with_host_bytes
 from planner.explain.ladders import BUBBLE, DOMAIN, MEMORY
+from planner.explain.members import rule_sentence, together
 from planner.explain.relaxations import ENDLESS_BYTES, HOST, Relaxation, relaxations
-from planner.explain.sentences import lower_first, upper_first
 from planner.rules import RULES, pin_rules
 from planner.rules.rule import Rule
 from planner.spec import FrameworkProfile, Plan, PlanRequest
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from planner.explain.leanest import Leanest, Verdict
     from planner.solver.result import Estimate
 
-FILLED = "ranks_fill_the_cluster"
+PIN = "pin:"
 LIMIT_WORDS = {BUBBLE: "the bubble budget", DOMAIN: "the fast domain", HOST: "host memory"}
 """How a sentence names a limit."""
 
@@ -40,6 +40,11 @@ class Member:
     source: str
     without: Plan | None = None
     """A plan or setting that exists once this member is dropped: why the member is necessary."""
+
+    @property
+    def pin(self) -> str:
+        """The option that the user gave, where the member is one."""
+        return self.rule.removeprefix(PIN) if self.rule.startswith(PIN) else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -73,14 +78,14 @@ class Conflict:
     @property
     def paragraph(self) -> str:
         """The conflict as a person would say it."""
-        said = [member.sentence.rstrip(".") for member in self.members]
-        if not said:
+        pins = [member.pin for member in self.members if member.pin]
+        rules = [member.sentence for member in self.members if not member.pin]
+        if not self.members:
             text = "No small set of rules that explains this was found in the time given."
-        elif len(said) == 1:
-            text = f"{upper_first(said[0])}."
         else:
-            together = "; ".join(map(lower_first, said))
-            text = f"These cannot all hold: {together}. Without any one of them the others can hold."
+            text = together(rules, pins)
+        if len(self.members) > 2:
+            text += " Without any one of these the others can hold."
         if self.unsettled:
             text += f" Whether {' or '.join(self.unsettled)} matters was not found out in the time given."
         return text
@@ -109,13 +114,20 @@ def explain_conflict(
     core = RuleCore(request, seconds)
     if core.conflict:
         named = {rule.name: rule for rule in (*RULES, *pin_rules(request))}
-        members = tuple(_member(named[name], core.witness(name), request) for name in core.conflict)
-        found = Conflict(members)
+        names = sorted(core.conflict, key=lambda name: _place(name, request))
+        asked = _asked(request, names)
+        found = Conflict(tuple(_member(named[name], core.witness(name), request, asked) for name in names))
     else:
         found = _memory_conflict(request, time.monotonic() + seconds)
     leanest = found.least_memory.plan if found.least_memory else None
     relaxed = relaxations(request, found.names, seconds, leanest, frameworks, without_pins)
     return replace(found, relaxations=relaxed.found, hopeless=relaxed.hopeless)
+
+
+def _place(name: str, request: PlanRequest) -> int:
+    """Rules first, then pins as the user gave them."""
+    options = [f"{PIN}{pin.option}" for pin in request.pins]
+    return options.index(name) + 1 if name in options else 0
 
 
 def lifted(request: PlanRequest, name: str) -> PlanRequest:
@@ -128,7 +140,7 @@ def lifted(request: PlanRequest, name: str) -> PlanRequest:
         return request.model_copy(update={"max_bubble": None})
     if name == DOMAIN:
         return request.model_copy(update={"allow_tensor_parallel_across_nodes": True})
-    pins = tuple(pin for pin in request.pins if f"pin:{pin.option}" != name)
+    pins = tuple(pin for pin in request.pins if f"{PIN}{pin.option}" != name)
     return request.model_copy(update={"pins": pins})
 
 
@@ -148,10 +160,10 @@ def _memory_conflict(request: PlanRequest, deadline: float) -> Conflict:
     for name in kept:
         # Limits that were lifted later can make a plan possible that breaks this one less.
         witness = _any_plan(lifted(smallest, name), deadline).witness
-        members.append(_member(named[name], witness, request))
+        members.append(_member(named[name], witness, request, _asked(request, kept)))
     least = _leanest(request, deadline)
     members.append(_memory_member(least, request, named[MEMORY]))
-    words = tuple(LIMIT_WORDS.get(name, name.removeprefix("pin:")) for name in unsettled)
+    words = tuple(LIMIT_WORDS.get(name, name.removeprefix(PIN)) for name in unsettled)
     return Conflict(tuple(members), least_memory=least.plan, unsettled=words)
 
 
@@ -162,7 +174,7 @@ def _limits(request: PlanRequest) -> list[str]:
         found.append(DOMAIN)
     if "optimizer" in request.framework.limits.offloads:
         found.append(HOST)
-    return [*found, *(f"pin:{pin.option}" for pin in request.pins)]
+    return [*found, *(f"{PIN}{pin.option}" for pin in request.pins)]
 
 
 def _memory_member(least: Leanest, request: PlanRequest, rule: Rule) -> Member:
@@ -178,24 +190,15 @@ def _memory_member(least: Leanest, request: PlanRequest, rule: Rule) -> Member:
     return Member(rule.name, sentence, rule.source, least.plan.plan)
 
 
-def _member(rule: Rule, witness: Plan | None, request: PlanRequest) -> Member:
-    if rule.name.startswith("pin:"):
-        return Member(rule.name, f"you asked for {rule.name.removeprefix('pin:')}", rule.source, witness)
-    if witness is not None and rule.name == FILLED:
-        witness = _fewest_ranks(witness, rule, request)
-    broken = witness is not None and not rule.admits(witness, request)
-    said = rule.broken_sentence(witness, request) if witness and broken else rule.name.replace("_", " ")
-    return Member(rule.name, said, rule.source, witness)
+def _asked(request: PlanRequest, names: Sequence[str]) -> set[str]:
+    """Fields whose pins are members of the conflict."""
+    return {pin.field for pin in request.pins if f"{PIN}{pin.option}" in names}
 
 
-def _fewest_ranks(plan: Plan, rule: Rule, request: PlanRequest) -> Plan:
-    """The plan with every degree that nobody asked for at one, as long as it still breaks the rule."""
-    pinned = {pin.field for pin in request.pins}
-    for field in rule.scope:
-        smaller = plan.model_copy(update={field: 1})
-        if field not in pinned and not rule.admits(smaller, request):
-            plan = smaller
-    return plan
+def _member(rule: Rule, witness: Plan | None, request: PlanRequest, asked: set[str]) -> Member:
+    if rule.name.startswith(PIN):
+        return Member(rule.name, f"you asked for {rule.name.removeprefix(PIN)}", rule.source, witness)
+    return Member(rule.name, rule_sentence(rule, witness, request, asked), rule.source, witness)
 
 
 def _any_plan(request: PlanRequest, deadline: float) -> Verdict:

@@ -30,6 +30,9 @@ SEQUENCE_STEPS = 16
 OF_FRAMEWORKS = {rule.name for rule in (*FRAMEWORK_RULES, *SCHEDULE_RULES, *STAGE_RULES)} | {MEMORY}
 """Rules of which another framework may think differently."""
 
+DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
+"""Their product is the number of GPUs that a plan uses."""
+
 Step = tuple[str, PlanRequest]
 """What to type, and the request that results."""
 
@@ -79,11 +82,19 @@ def ladders(
         yield _sequences(request)
     if "batch" in touches or "bubble" in touches or "round" in touches:
         yield _batches(request)
-    if "cluster" in touches and not request.allow_idle:
+    if "cluster" in touches and not request.allow_idle and _fits_the_cluster(request):
         step = ("--allow-idle", request.model_copy(update={"allow_idle": True}))
         yield Ladder("idle", (step,), lambda step: step, "leaving GPUs idle")
     if frameworks and OF_FRAMEWORKS & set(conflict):
         yield _frameworks(request, frameworks)
+
+
+def _fits_the_cluster(request: PlanRequest) -> bool:
+    """Whether the degrees that were asked for are no more than the GPUs: only then idle ones can help."""
+    least = [
+        min(pin.allowed) if pin.allowed else pin.minimum or 1 for pin in request.pins if pin.field in DEGREES
+    ]
+    return math.prod(int(value) for value in least) <= request.cluster.num_gpus
 
 
 def without_pin(request: PlanRequest, pin: Pin) -> Step:

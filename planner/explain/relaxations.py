@@ -13,6 +13,7 @@ from planner.catalog.hardware import load_accelerator
 from planner.cost.words import plan_words
 from planner.explain.changes import with_hbm_bytes, with_host_bytes
 from planner.explain.ladders import MEMORY, Ladder, Step, ladders, more_gpus, without_pin
+from planner.rules import pin_rules
 from planner.rules.memory import host_bytes_per_node
 from planner.rules.schedule import bubble_fraction
 from planner.spec import FrameworkProfile, Plan, PlanRequest
@@ -29,10 +30,12 @@ ENDLESS_BYTES = 1e18
 """More memory than any plan needs."""
 PROBES = 5
 """Values that are tried between one that does not work and one that does."""
-FASTER_S = 1.0
-"""Time limit of the search for a faster plan under a change that works. [s]"""
-FASTER_SHARE = 0.2
-"""Part of the time limit in which faster plans are searched."""
+QUICK_S = 1.0
+"""Time limit of the first look for a fast plan under a change that works. [s]"""
+FASTER_SHARE = 0.1
+"""Part of the time limit in which the fastest plan is searched, for each change."""
+FASTER_CHANGES = 4
+"""Changes that get so much time."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,12 @@ def relaxations(
     enough = {entry.kind for entry in found} | {entry.change for entry in found}
     hopeless = [_hopeless_words(ladder, is_settled, enough, deadline) for ladder, is_settled in failed]
     found = found or _pairs(request, conflict, deadline)
-    faster_until = time.monotonic() + FASTER_SHARE * seconds
-    described = (_described(entry, faster_until, without_pins) for entry in found)
+    each = FASTER_SHARE * seconds
+    faster_until = time.monotonic() + FASTER_CHANGES * each
+    described = [
+        _known(entry, request, without_pins) or _described(entry, min(each, faster_until - time.monotonic()))
+        for entry in found
+    ]
     return Relaxed(tuple(described), tuple(hopeless))
 
 
@@ -256,27 +263,37 @@ def _first_pair(steps: Sequence[Step], deadline: float) -> list[_Working]:
     return [] if working is None else [working]
 
 
-def _described(found: _Working, faster_until: float, without_pins: Estimate | None) -> Relaxation:
+def _known(found: _Working, request: PlanRequest, without_pins: Estimate | None) -> Relaxation | None:
+    """The relaxation with the best plan without pins, where only pins are dropped and it keeps the others."""
+    if without_pins is None or _unpinned(found.changed) != _unpinned(request):
+        return None
+    if not all(rule.admits(without_pins.plan, request) for rule in pin_rules(found.changed)):
+        return None
+    return Relaxation(found.kind, found.change, without_pins, found.remark, is_best=True)
+
+
+def _unpinned(request: PlanRequest) -> PlanRequest:
+    return request.model_copy(update={"pins": ()})
+
+
+def _described(found: _Working, seconds: float) -> Relaxation:
     """The relaxation in its final words, with a faster plan than the witness where one is found in time."""
     from planner.solver.evaluate import evaluate
 
-    if found.kind == "pin" and not found.changed.pins and without_pins is not None:
-        return Relaxation(found.kind, found.change, without_pins, found.remark, is_best=True)
-    best, is_best, change = evaluate(found.plan, found.changed), False, found.change
-    if time.monotonic() < faster_until:
-        best, is_best = _faster(best, found.changed)
-    if found.kind == "bubble":
-        change = f"--max-bubble {max(_bubble(best), 0.01):g}"
+    best, is_best = _faster(evaluate(found.plan, found.changed), found.changed, seconds)
+    change = f"--max-bubble {max(_bubble(best), 0.01):g}" if found.kind == "bubble" else found.change
     return Relaxation(found.kind, change, best, found.remark, is_best)
 
 
-def _faster(witness: Estimate, request: PlanRequest) -> tuple[Estimate, bool]:
+def _faster(witness: Estimate, request: PlanRequest, seconds: float) -> tuple[Estimate, bool]:
     from planner.explain.leanest import quick_plan
     from planner.solver import solve, uninterrupted
 
-    quick = quick_plan(request, FASTER_S)
+    quick = quick_plan(request, QUICK_S)
     best = witness if quick is None or quick.step_time_s > witness.step_time_s else quick
-    result = uninterrupted(solve(request, top=1, time_limit_s=FASTER_S))
+    if seconds <= 0:
+        return best, False
+    result = uninterrupted(solve(request, top=1, time_limit_s=seconds))
     if result.best is None or result.best.step_time_s > best.step_time_s:
         return best, False
     return result.best, result.status == "optimal"

@@ -7,6 +7,7 @@ within the model's own error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from planner.explain.changes import (
     with_network_rate,
 )
 from planner.explain.loss import percent
+from planner.explain.neighbours import adapted_price
+from planner.explain.optimum import NEAR_PCT, better_plan, near_plan
 from planner.spec import Plan, PlanRequest
 
 if TYPE_CHECKING:
@@ -102,12 +105,23 @@ def same_plan(first: Plan, second: Plan) -> bool:
     return all(getattr(first, name) == getattr(second, name) for name in SAME_FIELDS)
 
 
-def sensitivity_of(best: Estimate, request: PlanRequest, *, seconds: float = 10.0) -> Sensitivity:
-    """Turn every parameter of the problem both ways and search again."""
+def sensitivity_of(
+    best: Estimate, request: PlanRequest, *, ranked: Sequence[Estimate] = (), seconds: float = 10.0
+) -> Sensitivity:
+    """Turn every parameter of the problem both ways and search again.
+
+    Parameters
+    ----------
+    ranked
+        Other good plans: where one of them beats today's plan, nothing has to be searched to know it.
+    seconds
+        Time limit of each search. [s]
+    """
+    turning = _Turning(best, seconds, [other.plan for other in ranked if other.plan != best.plan])
     rows = []
     for parameter in PARAMETERS:
         for direction in ("up", "down"):
-            row = _first_change(best, request, parameter, direction, seconds)
+            row = turning.first_change(request, parameter, direction)
             if row is not None:
                 rows.append(row)
     return Sensitivity(tuple(rows), regret_pct(best, request, seconds))
@@ -115,7 +129,6 @@ def sensitivity_of(best: Estimate, request: PlanRequest, *, seconds: float = 10.
 
 def regret_pct(best: Estimate, request: PlanRequest, seconds: float = 10.0) -> float:
     """Largest loss of the plan against the best one when one rate is off by ``ERROR``, up or down. [%]."""
-    from planner.solver import solve, uninterrupted
     from planner.solver.evaluate import evaluate
 
     worst = 0.0
@@ -124,52 +137,79 @@ def regret_pct(best: Estimate, request: PlanRequest, seconds: float = 10.0) -> f
             changed = scaled(request, factor)
             if changed is None:
                 continue
-            other = uninterrupted(solve(changed, top=1, time_limit_s=seconds)).best
+            ours = evaluate(best.plan, changed)
+            other = better_plan(ours, changed, seconds, worst, near_pct=0.0)
             if other is not None:
-                worst = max(worst, percent(other, evaluate(best.plan, changed)))
+                worst = max(worst, percent(other, ours))
     return worst
 
 
-def _first_change(
-    best: Estimate, request: PlanRequest, parameter: Parameter, direction: str, seconds: float
-) -> Row | None:
-    """Return the first rung at which another plan wins; the far end is tried first."""
-    ladder = UP if direction == "up" else DOWN
-    now = parameter.value(request)
-    if parameter.scaled(request, ladder[-1]) is None:
-        return None
-    last = _winner(best, request, parameter, ladder[-1], seconds)
-    if last is None:
-        return Row(parameter.name, now, direction, tried=ladder[-1])
-    for factor in ladder[:-1]:
-        found = _winner(best, request, parameter, factor, seconds)
-        if found is not None:
-            break
-    else:
-        factor, found = ladder[-1], last
-    scaled = parameter.scaled(request, factor)
-    then = parameter.value(scaled) if scaled is not None else ""
-    winner, gain = found
-    return Row(parameter.name, now, direction, factor, factor, winner, then, gain)
+@dataclass(frozen=True)
+class _Rung:
+    """One factor: the request that results, and today's plan there (None where it has no counterpart)."""
+
+    factor: float
+    request: PlanRequest
+    ours: Estimate | None
+
+    @property
+    def is_legal(self) -> bool:
+        return self.ours is not None and self.ours.is_legal
 
 
-def _winner(
-    best: Estimate, request: PlanRequest, parameter: Parameter, factor: float, seconds: float
-) -> tuple[Plan | None, float] | None:
-    """Another plan that wins at this factor and today's loss against it, or None when today's plan stays."""
-    from planner.explain.neighbours import adapted_price
-    from planner.solver import solve, uninterrupted
+@dataclass(frozen=True)
+class _Turning:
+    """Searches around one plan; ``pool`` holds plans that were the best somewhere."""
 
-    scaled = parameter.scaled(request, factor)
-    if scaled is None:
-        return None
-    other = uninterrupted(solve(scaled, top=1, time_limit_s=seconds)).best
-    if other is None:
-        return None, float("inf")
-    if same_plan(best.plan, other.plan):
-        return None
-    priced = adapted_price(best.plan, scaled)
-    if priced is None or not priced.is_legal:
-        return other.plan, float("inf")
-    gain = percent(other, priced)
-    return (other.plan, gain) if gain > 0 else None
+    best: Estimate
+    seconds: float
+    pool: list[Plan]
+
+    def first_change(self, request: PlanRequest, parameter: Parameter, direction: str) -> Row | None:
+        """Return the first rung at which another plan wins: the far end is tried, then the near ones."""
+        rungs, now = self._rungs(request, parameter, direction), parameter.value(request)
+        if not rungs:
+            return None
+        if not self._is_beaten(rungs[-1]):
+            return Row(parameter.name, now, direction, tried=rungs[-1].factor)
+        for rung in rungs:
+            found = self._winner(rung)
+            if found is not None:
+                winner, gain = found
+                self.pool.extend([winner] if winner else [])
+                then = parameter.value(rung.request)
+                return Row(parameter.name, now, direction, rung.factor, rung.factor, winner, then, gain)
+        return Row(parameter.name, now, direction, tried=rungs[-1].factor)
+
+    def _rungs(self, request: PlanRequest, parameter: Parameter, direction: str) -> list[_Rung]:
+        """The ladder up to the first factor at which today's plan cannot run."""
+        found: list[_Rung] = []
+        for factor in UP if direction == "up" else DOWN:
+            scaled = parameter.scaled(request, factor)
+            if scaled is not None and (not found or found[-1].is_legal):
+                found.append(_Rung(factor, scaled, adapted_price(self.best.plan, scaled)))
+        return found
+
+    def _is_beaten(self, rung: _Rung) -> bool:
+        """Whether today's plan cannot run, or some plan is faster by more than 1 %."""
+        if rung.ours is None or not rung.is_legal:
+            return True
+        for plan in self.pool:
+            other = adapted_price(plan, rung.request)
+            if other is not None and other.is_legal and percent(rung.ours, other) < -NEAR_PCT:
+                return True
+        return better_plan(rung.ours, rung.request, self.seconds, near_pct=100.0) is not None
+
+    def _winner(self, rung: _Rung) -> tuple[Plan | None, float] | None:
+        """Another plan that wins at this factor and today's loss against it, or None: today's plan stays.
+
+        Today's plan stays while it is legal and no other is faster by more than 1 %.
+        """
+        if rung.ours is None or not rung.is_legal:
+            other = near_plan(rung.request, rung.ours, self.seconds)
+            stays = other is not None and same_plan(self.best.plan, other.plan)
+            return None if stays else (other.plan if other else None, float("inf"))
+        other = better_plan(rung.ours, rung.request, self.seconds)
+        if other is None or same_plan(self.best.plan, other.plan):
+            return None
+        return other.plan, percent(other, rung.ours)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def lower_first(sentence: str) -> str:
     """The sentence as a clause: without full stop, its first word in lower case unless it is a name.
@@ -16,3 +18,9 @@ def lower_first(sentence: str) -> str:
 def upper_first(clause: str) -> str:
     """The clause with its first letter in upper case."""
     return clause[:1].upper() + clause[1:]
+
+
+def listed(words: Sequence[str]) -> str:
+    """Several words in a row: ``a, b and c``."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

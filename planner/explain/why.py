@@ -15,8 +15,10 @@ from planner.cost.words import plan_words, setting_words
 from planner.errors import BadInput
 from planner.explain.loss import amount, loss_phrase, percent
 from planner.explain.neighbours import LAYOUT_FIELDS, changed, neighbour_values, why_unchanged
-from planner.explain.sentences import lower_first
-from planner.spec import Pin, Plan, PlanRequest
+from planner.explain.optimum import NEAR_PCT, Ranking, conditional_optimum, ranks_by_time
+from planner.explain.sentences import listed, lower_first
+from planner.rules import TABULAR_RULES
+from planner.spec import Plan, PlanRequest
 
 if TYPE_CHECKING:
     from planner.solver.result import Estimate
@@ -35,8 +37,6 @@ NAMES = {
     "micro_batch": "sequences per micro-batch",
 }
 
-NEAR_PCT = 1.0
-"""Plans this close are ordered by simplicity (``planner.solver.search``). [%]"""
 EQUAL_PCT = 0.05
 """Step times closer than this are called equal. [%]"""
 NEARLY_FITS = 0.2
@@ -86,6 +86,7 @@ def reasons(
     request: PlanRequest,
     *,
     ranked: Sequence[Estimate] = (),
+    proven: bool = False,
     resolve: bool = False,
     seconds: float = 10.0,
 ) -> list[Reason]:
@@ -97,6 +98,8 @@ def reasons(
         The plan, priced.
     ranked
         The plans of the answer, best first: the best ones with other degrees need no further search.
+    proven
+        Whether the ranking is proven: no other plan is faster than its last one (or nearly as fast).
     resolve
         Search the best plan for each neighbouring value (slower) instead of only pricing the neighbour.
     seconds
@@ -104,12 +107,25 @@ def reasons(
     """
     found = []
     for field, values in alternatives(best.plan, request):
-        sides = tuple(look(best, request, field, value, seconds if resolve else 0.0) for value in values)
-        found.append(_reason(best, request, field, sides, ranked))
+        again = {value: resolve or _is_worth_a_search(field, value, ranked, request) for value in values}
+        sides = tuple(look(best, request, field, value, seconds if again[value] else 0.0) for value in values)
+        found.append(_reason(best, request, field, sides, Ranking(tuple(ranked), proven)))
     found.insert(min(2, len(found)), _data_parallel(best, request))
     if best.plan.pipeline_parallel > 1:
         found.append(_without_pipeline(best, request, ranked))
-    return found
+    return [*found, *_closer_than_the_band(best, ranked, found)]
+
+
+def _is_worth_a_search(field: str, value: Any, ranked: Sequence[Estimate], request: PlanRequest) -> bool:
+    """Whether the best plan with another tensor-parallel degree, unless the ranking shows it, is searched.
+
+    Of all degrees this is the one that people ask for first, and a search takes a tenth of the answer's time.
+    """
+    if field != "tensor_parallel" or len(ranked) < 2 or not ranks_by_time(request):
+        return False
+    alone = ranked[0].plan.model_copy(update={field: value})
+    legal = all(rule.admits(alone, request) for rule in TABULAR_RULES if rule.scope == (field,))
+    return legal and all(other.plan.tensor_parallel != value for other in ranked)
 
 
 def alternatives(plan: Plan, request: PlanRequest) -> list[tuple[str, tuple[Any, ...]]]:
@@ -157,7 +173,7 @@ def look(
 
     searched, optimum = seconds > 0, None
     if searched:
-        optimum = conditional_optimum(request, field, value, seconds)
+        optimum = conditional_optimum(request, field, value, seconds, best)
     plan = plan or changed(best.plan, field, value, request)
     if plan is None:
         missing = why_unchanged(best.plan, field, value, request)
@@ -197,18 +213,8 @@ def _with_best_layout(estimate: Estimate, field: str, request: PlanRequest) -> E
     return estimate if other is None else evaluate(other, request)
 
 
-def conditional_optimum(request: PlanRequest, field: str, value: Any, seconds: float) -> Estimate | None:
-    """Return the best plan with one field fixed (in place of the user's own pin on it), or None."""
-    from planner.solver import solve, uninterrupted
-
-    others = tuple(pin for pin in request.pins if pin.field != field)
-    pin = Pin(field=field, allowed=(value,), option=setting_words(field, value))
-    pinned = request.model_copy(update={"pins": (*others, pin)})
-    return uninterrupted(solve(pinned, top=1, time_limit_s=seconds)).best
-
-
 def _reason(
-    best: Estimate, request: PlanRequest, field: str, sides: tuple[Side, ...], ranked: Sequence[Estimate]
+    best: Estimate, request: PlanRequest, field: str, sides: tuple[Side, ...], ranking: Ranking
 ) -> Reason:
     value = getattr(best.plan, field)
     head = setting_words(field, value)
@@ -217,7 +223,7 @@ def _reason(
     pinned = next((pin.option for pin in request.pins if pin.field == field), "")
     if pinned:
         head += f", pinned by {pinned}"
-    known = ranked if field in RANKED_FIELDS and request.goal in ("step-time", "tokens-per-s") else ()
+    known = ranking if field in RANKED_FIELDS and ranks_by_time(request) else Ranking()
     parts = [
         _side_words(best, request, side, field) + _ranked_words(best, field, side, known) for side in sides
     ]
@@ -239,9 +245,9 @@ def _side_words(best: Estimate, request: PlanRequest, side: Side, field: str) ->
     return f"{words}; the best plan with {name} is {plan_words(side.optimum.plan)}: {loss}"
 
 
-def _ranked_words(best: Estimate, field: str, side: Side, ranked: Sequence[Estimate]) -> str:
+def _ranked_words(best: Estimate, field: str, side: Side, ranking: Ranking) -> str:
     """What the ranking already knows about the best plan with another degree."""
-    name = setting_words(field, side.value)
+    name, ranked = setting_words(field, side.value), ranking.plans
     if side.searched or side.broken or "not allowed" in side.missing or len(ranked) < 2:
         return ""
     for rank, other in enumerate(ranked[1:], 2):
@@ -252,7 +258,31 @@ def _ranked_words(best: Estimate, field: str, side: Side, ranked: Sequence[Estim
                 if same
                 else f"; the best with {name} is plan {rank} ({amount(best, other)})"
             )
-    return f"; none of the first {len(ranked)} plans has it"
+    least = ranking.least_pct(best)
+    bound = f", so the best with it is at least {least:+.1f} %" if least > EQUAL_PCT else ""
+    return f"; none of the first {len(ranked)} plans has it{bound}"
+
+
+def _closer_than_the_band(
+    best: Estimate, ranked: Sequence[Estimate], found: Sequence[Reason]
+) -> list[Reason]:
+    """Which other plans are closer to the first one than the estimate's own error."""
+    band = best.error_band_pct
+    ranks = [str(rank) for rank, other in enumerate(ranked, 1) if rank > 1 and percent(best, other) < band]
+    near = [
+        f"the best with {setting_words(reason.field, side.value)} ({amount(best, side.optimum)})"
+        for reason in found
+        for side in reason.sides
+        if reason.field in RANKED_FIELDS and side.optimum and percent(best, side.optimum) < band
+    ]
+    plans = [f"plan{'s' if len(ranks) > 1 else ''} {listed(ranks)}"] if ranks else []
+    if not plans and not near:
+        return []
+    sentence = (
+        f"Error band {band:g} %: {listed([*plans, *near])} {'are' if len(ranks) + len(near) > 1 else 'is'} "
+        "closer than that to plan 1; measure before relying on the order."
+    )
+    return [Reason("error_band_pct", band, (), sentence)]
 
 
 def _lone_words(best: Estimate, name: str, side: Side) -> str:

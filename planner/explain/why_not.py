@@ -10,7 +10,10 @@ from planner.cost.words import plan_words
 from planner.explain.changes import DOMAIN_SIZE, PARAMETERS, Parameter
 from planner.explain.loss import Difference, loss_phrase, percent, time_differences
 from planner.explain.neighbours import adapted_price
-from planner.spec import FrameworkProfile, Plan, PlanRequest
+from planner.explain.optimum import better_plan
+from planner.explain.sentences import listed, lower_first
+from planner.rules import check, pin_rules
+from planner.spec import FrameworkProfile, Pin, Plan, PlanRequest
 
 if TYPE_CHECKING:
     from planner.explain.conflict import Conflict
@@ -31,6 +34,8 @@ EQUAL_PCT = 0.05
 """Step times closer than this are called equal. [%]"""
 FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 """Changes that are tried to make the choice win, in this order, each up and down."""
+SEARCHES_S = 20.0
+"""Time limit of each search for a plan that still beats the choice. [s]"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,8 @@ class WhyNot:
     """Verdict on a partial choice.
 
     ``completion`` is the best plan that keeps the choice; ``lifted`` names the options without which the
-    choice would be refused; ``conflict`` says why nothing keeps it. ``settled`` is False where a search ended
+    choice would be refused and ``broken`` says by which rules; ``conflict`` says why nothing keeps it.
+    ``settled`` is False where a search ended
     with its time before it was known whether anything keeps the choice; ``best_is_proven`` says whether the
     best plan is known to be the best.
     """
@@ -48,6 +54,7 @@ class WhyNot:
     best: Estimate | None
     completion: Estimate | None
     lifted: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
     conflict: Conflict | None = None
     wins_with: tuple[str, ...] = ()
     settled: bool = True
@@ -78,7 +85,8 @@ class WhyNot:
         found = []
         if self.lifted:
             found.append(
-                f"{said} breaks a rule; it is priced here as if {' and '.join(self.lifted)} were given."
+                f"{said} is not allowed: {'; '.join(map(lower_first, self.broken))}. It is priced here as if "
+                f"{listed(self.lifted)} were given."
             )
         words = plan_words(self.completion.plan)
         if self.best is None:
@@ -95,6 +103,9 @@ class WhyNot:
             if self.choice == (words,)
             else f"The best plan with {said} is {words}: {phrase} against {best}."
         )
+        band = self.best.error_band_pct
+        if loss < band:
+            found.append(f"That is less than the error band of {band:g} %: measure both before deciding.")
         return [*found, *self.wins_with]
 
 
@@ -168,12 +179,15 @@ def _with_lifts(found: WhyNot, seconds: float) -> WhyNot:
         completion = _find(request, seconds).best
         if completion is not None:
             options = tuple(LIFT_OPTIONS[name] for name in names)
-            return replace(found, request=request, completion=completion, lifted=options)
+            broken = tuple(
+                each.sentence for each in check(completion.plan, found.request) if each.rule in names
+            )
+            return replace(found, request=request, completion=completion, lifted=options, broken=broken)
     return found
 
 
 def _winning_changes(found: WhyNot) -> tuple[str, ...]:
-    """The smallest change of each parameter that makes the completion at least as fast as the best plan."""
+    """The smallest change of each parameter that makes the choice the best (of those tried)."""
     if found.best is None or found.completion is None or (found.loss_pct or 0.0) <= EQUAL_PCT:
         return ()
     turned = (*PARAMETERS, DOMAIN_SIZE)
@@ -181,27 +195,70 @@ def _winning_changes(found: WhyNot) -> tuple[str, ...]:
     if sentences:
         return tuple(sentences)
     names = ", ".join(parameter.name for parameter in turned)
-    return (f"No change of {names} up to a factor of {FACTORS[-1]:g} makes it win over today's best plan.",)
+    return (f"No change by up to a factor of {FACTORS[-1]:g} was found to make it the best: {names}.",)
 
 
 def _winning_change(found: WhyNot, parameter: Parameter) -> str:
-    assert found.best is not None
-    assert found.completion is not None
-    free = found.request.model_copy(update={"pins": ()})
-    for factor in FACTORS:
-        for signed in (factor, 1.0 / factor):
-            request = parameter.scaled(free, signed)
-            outcome = None if request is None else race(found.best.plan, found.completion.plan, request)
-            if request is not None and outcome in ("wins", "alone"):
-                return _winning_words(parameter, found.request, request, outcome)
+    for upwards in (True, False):
+        request = first_winning(found, parameter, upwards)
+        if request is not None:
+            return _winning_words(parameter, found.request, request)
     return ""
 
 
-def _winning_words(parameter: Parameter, now: PlanRequest, then: PlanRequest, outcome: str) -> str:
+def first_winning(found: WhyNot, parameter: Parameter, upwards: bool) -> PlanRequest | None:
+    """The smallest change one way at which the choice is best, of those where it beats today's best plan.
+
+    If the largest of them is not enough, none is taken to be; below it the range is halved.
+    """
+    assert found.best is not None
+    assert found.completion is not None
+    plan, pins = found.completion.plan, found.request.pins
+    free = found.request.model_copy(update={"pins": ()})
+    hopeful = [
+        request
+        for factor in FACTORS
+        if (request := parameter.scaled(free, factor if upwards else 1.0 / factor)) is not None
+        and race(found.best.plan, plan, request) != "loses"
+    ]
+    if not hopeful or not _is_best(plan, hopeful[-1], pins):
+        return None
+    first, last = 0, len(hopeful) - 1
+    while first < last:
+        middle = (first + last) // 2
+        if _is_best(plan, hopeful[middle], pins):
+            last = middle
+        else:
+            first = middle + 1
+    return hopeful[last]
+
+
+def _winning_words(parameter: Parameter, now: PlanRequest, then: PlanRequest) -> str:
     value = parameter.value(then)
     change = f"on {value} GPUs" if parameter.name == "GPUs" else f"with {parameter.article} of {value}"
-    why = ", because today's best plan could not run there" if outcome == "alone" else ""
-    return f"It would win over today's best plan {change} (now {parameter.value(now)}){why}."
+    return f"It would be the best {change} (now {parameter.value(now)})."
+
+
+def _is_best(plan: Plan, request: PlanRequest, pins: tuple[Pin, ...]) -> bool:
+    """Whether, under a changed request, no plan beats all those with the choice by more than 1 %.
+
+    Parameters
+    ----------
+    plan
+        A plan with the choice; it is fitted to the request.
+    pins
+        The choice; without pins the choice is the plan itself.
+    """
+    from planner.solver.evaluate import evaluate
+
+    ours = adapted_price(plan, request)
+    rival = None if ours is None else better_plan(ours, request, SEARCHES_S)
+    if rival is None or not pins:
+        return ours is not None and rival is None
+    pinned = request.model_copy(update={"pins": pins})
+    if all(rule.admits(rival.plan, request) for rule in pin_rules(pinned)):
+        return True
+    return better_plan(evaluate(rival.plan, request), pinned, SEARCHES_S, by_pct=0.0) is not None
 
 
 def race(best: Plan, other: Plan, request: PlanRequest) -> str:

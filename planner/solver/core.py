@@ -3,6 +3,8 @@
 Every rule and every pin is a table hung on a literal; the literals are assumptions. When they cannot all
 hold, CP-SAT names a sufficient set of them, and each member that can be left out is left out. What stays is
 minimal: without any one of its members a setting exists.
+
+Definitions always hold and are no members: that a flat plan has no pipeline schedule explains nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ from planner.solver.cp_sat import cp_model, new_solver
 from planner.solver.space import candidate_values
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
+
+
+DEFINITIONS = {"pipelines_and_only_pipelines_have_a_schedule": "schedule"}
+"""Rules that say what words mean, and the field whose pin makes them a matter of what the user said."""
 
 
 class RuleCore:
@@ -35,6 +41,8 @@ class RuleCore:
             except TooManyCombinations:
                 continue
             self._literals[rule.name] = literal
+        said = {pin.field for pin in request.pins}
+        self._given = {name for name, field in DEFINITIONS.items() if field not in said}
 
     @cached_property
     def conflict(self) -> tuple[str, ...]:
@@ -59,7 +67,7 @@ class RuleCore:
     def witness(self, name: str) -> Plan | None:
         """Return a setting that breaks one member of the conflict and satisfies the rest, all if it can."""
         wide = [other for other in self._literals if other != name]
-        narrow = [other for other in self.conflict if other != name]
+        narrow = [other for other in (*self.conflict, *self._given) if other != name]
         for names in (wide, narrow):
             solver = self._solve(names)
             if solver is not None:
@@ -68,15 +76,16 @@ class RuleCore:
         return None
 
     def _sufficient(self, names: Iterable[str]) -> set[str] | None:
-        """A conflicting subset of the rules, or None when none was found."""
-        chosen = [name for name in names if name in self._literals]
+        """A conflicting subset of the rules (definitions hold as well), or None when none was found."""
+        wanted = {*names, *self._given}
+        chosen = [name for name in self._literals if name in wanted]
         self._model.clear_assumptions()
         self._model.add_assumptions([self._literals[name] for name in chosen])
         solver = self._solver()
         if solver.solve(self._model) != cp_model.INFEASIBLE:
             return None
         by_index = {self._literals[name].index: name for name in chosen}
-        return {by_index[index] for index in solver.sufficient_assumptions_for_infeasibility()}
+        return {by_index[index] for index in solver.sufficient_assumptions_for_infeasibility()} - self._given
 
     def _solve(self, names: list[str]) -> cp_model.CpSolver | None:
         """A solver that holds a setting under these rules, or None."""

@@ -264,7 +264,7 @@ def test_why_not_prices_the_choice_against_the_best(pins: list[str]) -> None:
     [
         (["--pp", "4", "--zero", "3"], "ZeRO-3 does not go with 4 pipeline ranks"),
         (["--schedule", "dualpipe"], "megatron has no schedule dualpipe"),
-        (["--tp", "16"], "16 tensor x 1 context x 1 pipeline x 1 data ranks are 16 GPUs"),
+        (["--tp", "16"], "16 tensor ranks need 16 GPUs or more; the cluster has 8"),
     ],
 )
 def test_why_not_names_the_rule_that_refuses_a_choice(pins: list[str], rule: str) -> None:

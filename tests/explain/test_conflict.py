@@ -60,8 +60,49 @@ def test_a_feasible_request_has_no_conflict(tiny_dense: PlanRequest) -> None:
 def test_every_member_has_its_numbers_and_the_paragraph_names_them(tiny_dense: PlanRequest) -> None:
     found = explain_conflict(pinned(tiny_dense, tp="3"), seconds=5)
     assert "8 attention heads do not split evenly over 3 tensor ranks" in found.paragraph
-    assert "you asked for --tp 3" in found.paragraph
+    assert found.paragraph.startswith("You asked for --tp 3, but 8 attention heads")
+    assert "1, 2, 4 would do" in found.paragraph
     assert all(member.source for member in found.members)
+
+
+@pytest.mark.parametrize(
+    ("pins", "expected"),
+    [
+        # 8 GPUs
+        (
+            {"tp": "2", "pp": "4", "dp": "4"},
+            "You asked for --pp 4 and --dp 4, but 4 pipeline x 4 data ranks need 16 GPUs",
+        ),
+        ({"dp": "3"}, "3 data ranks do not divide the 8 GPUs of the cluster"),
+        # a flat plan has no schedule: that is what the words mean, and no member
+        ({"pp": "1", "vpp": "2"}, "schedule none does not run 2 chunks a rank"),
+        # 16 sequences: as one micro-batch each, which is the most
+        (
+            {"pp": "4", "schedule": "1f1b", "dp": "2", "micro-batch": "8"},
+            "1 micro-batch through 4 pipeline ranks",
+        ),
+    ],
+)
+def test_a_conflict_says_no_more_than_was_asked(
+    tiny_dense: PlanRequest, pins: dict[str, str], expected: str
+) -> None:
+    found = explain_conflict(pinned(tiny_dense, **pins), seconds=5)
+    assert expected in found.paragraph
+    assert " 1 context" not in found.paragraph
+    assert "pipelines_and_only_pipelines_have_a_schedule" not in found.names
+
+
+def test_a_dropped_pin_is_priced_by_the_best_plan_where_that_keeps_the_others(
+    tiny_dense: PlanRequest,
+) -> None:
+    """The best plan has t=2 or less here: without --pp 3, which no plan can have, --tp is kept by it."""
+    best = solve(tiny_dense, top=1).best
+    assert best is not None
+    request = pinned(tiny_dense, tp=str(best.plan.tensor_parallel), pp="3")
+    found = explain_conflict(request, seconds=5, without_pins=best)
+    (dropped,) = [each for each in found.relaxations if each.change == "without --pp 3"]
+    assert dropped.plan == best
+    assert dropped.is_best
 
 
 def test_relaxations_are_feasible_when_applied(tiny_dense: PlanRequest) -> None:
