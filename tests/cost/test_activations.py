@@ -119,6 +119,19 @@ def test_full_recompute_keeps_the_input():
     assert layer.transient > layer.plain - layer.recomputed
 
 
+@pytest.mark.parametrize(
+    ("tensor_parallel", "sequence_parallel", "bytes_per_token"),
+    [
+        (1, False, 4 * 14336),  # gradients of gate and up, wider than the hidden state: 2 * 2 * f
+        (8, False, 2 * 4096),  # 2 * 2 * f / 8 is less than one whole hidden state
+        (8, True, 4 * 4096),  # the gathered input and its gradient, both whole before the reduce-scatter
+    ],
+)
+def test_backward_transient_by_hand(tensor_parallel, sequence_parallel, bytes_per_token):
+    setting = Settings(tensor_parallel=tensor_parallel, sequence_parallel=sequence_parallel)
+    assert layer_activation_bytes(DENSE, setting, ask("llama-3-8b")).transient == bytes_per_token * 4096
+
+
 @pytest.mark.parametrize(("model", "hidden_states"), [("llama-3-8b", 28), ("qwen3-4b", 38)])
 def test_eager_layers_keep_as_much_as_was_measured(model, hidden_states):
     # Published for Hugging Face's blocks, in hidden states of 16 bits a token and layer.
