@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from planner.cost.split import default_stages
-from planner.cost.stage import with_stages
+from planner.cost.stage import V_SHAPED, with_stages
 from planner.errors import BadInput, NoPlan, did_you_mean
 from planner.request import Question, read_pins
 from planner.spec import FrameworkProfile, Pin, Plan, PlanRequest
@@ -269,6 +269,10 @@ def _single(pin: Pin) -> int | str | bool:
     )
 
 
+TWO_CHUNKS = frozenset({"interleaved", *V_SHAPED})
+"""Schedules that run two chunks a rank at least."""
+
+
 def complete(said: Mapping[str, int | str | bool], request: PlanRequest) -> Plan:
     """Fill the unsaid fields: d from the GPU count, m from the batch, the rest as plain as possible.
 
@@ -284,18 +288,33 @@ def complete(said: Mapping[str, int | str | bool], request: PlanRequest) -> Plan
     }
     t, p, c = degree.values()
     d = int(values.setdefault("data_parallel", max(1, request.cluster.num_gpus // (t * p * c))))
-    values.setdefault("virtual_stages", 1)
+    values.setdefault("virtual_stages", 2 if values.get("schedule") in TWO_CHUNKS else 1)
     values.setdefault("schedule", _plain_schedule(p, int(values["virtual_stages"])))
     values.setdefault("micro_batch", 1)
     replica = max(1, request.workload.global_batch // d)
     values.setdefault("num_microbatches", max(1, replica // int(values["micro_batch"])))
-    values.setdefault("zero_stage", 1 if 1 in request.framework.limits.zero_stages else 0)
+    values.setdefault("zero_stage", _usual_zero_stage(p, d * c, request))
     values.setdefault("shard_group_size", d * c if values["zero_stage"] else 1)
     values.setdefault("sequence_parallel", t > 1)
     values.setdefault("precision", request.workload.precisions[0])
     values.setdefault("expert_tensor_parallel", _usual_expert_tensor(values, t, request))
     plan, split = _valid_plan(values), request.framework.limits.default_split
     return plan.model_copy(update={"stages": default_stages(plan, request.model, split)})
+
+
+def _usual_zero_stage(pipeline_parallel: int, replicas: int, request: PlanRequest) -> int:
+    """ZeRO-1, or what a framework without it does unless told otherwise.
+
+    FSDP gathers weights layer by layer (3); with a pipeline it keeps them between micro-batches (2).
+    """
+    limits = request.framework.limits
+    stages = limits.zero_stages_with_pipeline if pipeline_parallel > 1 else limits.zero_stages
+    sharded = [stage for stage in stages if stage > 0]
+    if 1 in sharded:
+        return 1
+    if not sharded or replicas == 1:
+        return 0
+    return max(sharded) if pipeline_parallel == 1 else min(sharded)
 
 
 def _usual_expert_tensor(values: Mapping[str, Any], t: int, request: PlanRequest) -> int:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from planner.api import pinned_plan
 from planner.errors import BadInput
 from planner.request import Question
+from planner.rules import check
 from planner.spec import PlanRequest
 
 
@@ -121,3 +123,30 @@ def test_bad_input_is_one_sentence_that_names_it(options: dict[str, Any], told: 
         ask(**options)
     assert "\n" not in str(caught.value)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("framework", "pins", "zero_stage"),
+    [
+        ("megatron", {"tp": "2"}, 1),
+        ("torchtitan", {"tp": "2"}, 3),  # FSDP frees the weights after each layer ...
+        ("torchtitan", {"pp": "2"}, 2),  # ... but not between the micro-batches of a pipeline
+        ("torchtitan", {"tp": "8"}, 0),  # nobody to share with
+        ("torchtitan", {"tp": "2", "zero": "2"}, 2),
+        ("trl", {}, 3),
+    ],
+)
+def test_a_plan_shards_as_its_framework_does_unless_told(
+    framework: str, pins: dict[str, str], zero_stage: int
+) -> None:
+    request = ask(model="llama-3-8b", gpus=8, framework=framework, pins=pins)
+    plan = pinned_plan(request)
+    assert plan.zero_stage == zero_stage
+    assert {broken.rule for broken in check(plan, request)} <= {"every_stage_fits_in_memory"}
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2), ("zb-v", 2)])
+def test_a_plan_has_the_chunks_that_its_schedule_runs(schedule: str, chunks: int) -> None:
+    pins = {"pp": "4", "schedule": schedule}
+    request = ask(model="llama-3-8b", gpus=8, framework="torchtitan", pins=pins)
+    assert pinned_plan(request).virtual_stages == chunks

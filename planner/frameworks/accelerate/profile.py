@@ -53,7 +53,16 @@ LIMITS = Limits(
 PROFILE = FrameworkProfile(
     name="accelerate",
     version="accelerate 1.15",
-    aliases=("hf", "transformers", "huggingface"),
+    aliases=(
+        "hf",
+        "transformers",
+        "huggingface",
+        "trl",
+        "axolotl",
+        "llama-factory",
+        "llamafactory",
+        "unsloth",
+    ),
     limits=LIMITS,
     memory=MEMORY,
     time=TIME,
