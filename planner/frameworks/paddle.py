@@ -26,10 +26,13 @@ MEMORY = MemoryHabits(
     fp16_gradient_bytes=2.0,
     fp16_optimizer_bytes=16.0,
     activation_style="unfused",
+    # ``sequence_parallel`` is off unless asked for (PaddleNLP's model and training arguments).
+    unsaid_sequence_parallel=False,
     loss_saved_bytes=6.0,
     loss_peak_bytes=12.0,
-    # Paddle's auto-growth allocator; its log prints what it holds.
-    reserved_over_allocated=1.15,
+    # Paddle's auto-growth allocator (fitted on tests/data/measured/calibration.jsonl); its log prints what it
+    # holds.
+    reserved_over_allocated=1.12,
     reported="reserved",
 )
 

@@ -152,6 +152,8 @@ class MemoryHabits(BaseModel):
     """What a plan's selective recompute covers when the plan does not say (of these, what the model has)."""
     unsaid_modules: tuple[str, ...] = ("core_attn",)
     """What the framework itself covers when its configuration says selective and names nothing."""
+    unsaid_sequence_parallel: bool = True
+    """Whether tensor ranks split the sequence between their products when its configuration says nothing."""
     checkpoint_bytes: float = 2.0
     """Per token and hidden element that a fully recomputed layer keeps."""
     keeps_expert_output: bool = False

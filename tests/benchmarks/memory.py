@@ -137,6 +137,7 @@ FITTED: dict[str, dict[str, tuple[float, ...]]] = {
     "megatron-deepspeed": {"checkpoint_bytes": (2.0, 2.2, 2.4, 2.6), "bucket_bytes": (2e9, 4e9)},
     "primus": {"context_bytes": (0.8e9, 3.8e9, 5.3e9, 6.8e9, 8.3e9)},
     "torchtitan": {"reserved_over_allocated": (1.0, 1.03, 1.06)},
+    "paddle": {"reserved_over_allocated": (1.03, 1.06, 1.09, 1.12, 1.15, 1.18)},
 }
 """Constants that are fitted to runs and not read off code or data sheets, and the values that are tried."""
 
