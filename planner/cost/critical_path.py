@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import product
 
-from planner.cost.orders import BIDIRECTIONAL, SPLIT_BACKWARD, neighbours, num_chunks, rank_orders
+from planner.cost.orders import BIDIRECTIONAL, SPLIT_BACKWARD, followers, neighbours, num_chunks, rank_orders
 from planner.cost.program import KINDS, Matrix, durations_of, ends_of, period_of, program_of, ticks_of
 from planner.cost.stage import stage_order
 from planner.spec.plan import Schedule
@@ -81,6 +82,62 @@ def chains_through_ranks(schedule: Schedule, p: int, v: int, m: int) -> tuple[Ch
     return tuple(chains)
 
 
+@lru_cache(maxsize=64)
+def chains_in_order(schedule: Schedule, p: int, v: int, m: int) -> tuple[Chain, ...]:
+    """Chains of every layout that stay on one rank between the way to it and the way out.
+
+    A rank is entered by the first forward or the first backward pass of one of its chunks: before it the
+    micro-batch went through the stages that feed that one, or through all of them and back. Its operations
+    follow in its order until the last of all, or the last backward pass of a chunk, which goes on to where
+    the model begins. Of backward passes on other ranks only the input gradients count: these are waited for.
+    """
+    feeds, feeding = neighbours(schedule, p, v), followers(schedule, p, v)
+    chains: dict[frozenset[tuple[tuple[int, int, int], int]], Chain] = {}
+    for rank, order in enumerate(rank_orders(schedule, p, v, m)):
+        backward = [(index, op[1]) for index, op in enumerate(order) if op[0] in "BD"]
+        entries = {
+            (op[0] == "F", op[1]): index for index, op in reversed(list(enumerate(order))) if op[0] != "W"
+        }
+        exits = [(len(order) - 1, None), *{chunk: (index, chunk) for index, chunk in backward}.values()]
+        for ((is_forward, chunk), start), (stop, left) in product(entries.items(), exits):
+            used = _ways(_line(feeds, (rank, chunk)), 0)
+            if not is_forward:
+                used += _ways([(rank, chunk), *(after := _line(feeding, (rank, chunk)))], 0) + _ways(after, 1)
+            if left is not None:
+                used += _ways(_line(feeds, (rank, left)), 1)
+            for kind, own, _ in order[start : stop + 1]:
+                for phase in PHASES[kind]:
+                    used[rank, own, phase] += 1
+            chain = _mirrored(used, schedule, p)
+            chains[frozenset(chain.items())] = chain
+    return tuple(chains.values())
+
+
+def _line(
+    neighbour: Mapping[tuple[int, int], tuple[int, int] | None], place: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """The places that follow one another from a place on, without itself."""
+    line, following = [], neighbour[place]
+    while following is not None:
+        line.append(following)
+        following = neighbour[following]
+    return line
+
+
+def _ways(places: list[tuple[int, int]], phase: int) -> Counter[tuple[int, int, int]]:
+    return Counter((*place, phase) for place in places)
+
+
+def _mirrored(used: Mapping[tuple[int, int, int], int], schedule: Schedule, p: int) -> Chain:
+    """The second direction of a two-way schedule runs the mirrored rank's stage."""
+    if schedule not in BIDIRECTIONAL:
+        return used
+    chain: Counter[tuple[int, int, int]] = Counter()
+    for (rank, chunk, phase), times in used.items():
+        chain[p - 1 - rank if chunk else rank, 0, phase] += times
+    return chain
+
+
 def _walk(schedule: Schedule, f: Matrix, d: Matrix, w: Matrix, m: int) -> Counter[int]:
     """How often the longest chain uses each duration, walked back from the last operation to end."""
     durations = durations_of(schedule, f, d, w)
@@ -96,14 +153,11 @@ def _walk(schedule: Schedule, f: Matrix, d: Matrix, w: Matrix, m: int) -> Counte
 
 
 def _by_stage(used: Counter[int], schedule: Schedule, p: int, v: int) -> Chain:
-    """Count by stage; the second direction of a two-way schedule runs the mirrored rank's stage."""
+    """Count by stage."""
     chunks = num_chunks(schedule, v)
     chain: Counter[tuple[int, int, int]] = Counter()
     for slot, times in used.items():
         place, kind = divmod(slot, 4)
-        rank, chunk = divmod(place, chunks)
-        if schedule in BIDIRECTIONAL and chunk == 1:
-            rank, chunk = p - 1 - rank, 0
         for phase in PHASES[KINDS[kind]]:
-            chain[rank, chunk, phase] += times
-    return chain
+            chain[*divmod(place, chunks), phase] += times
+    return _mirrored(chain, schedule, p)

@@ -11,7 +11,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from planner.cost.critical_path import Chain, chains_through_ranks, critical_path
+from planner.cost.critical_path import Chain, chains_in_order, chains_through_ranks, critical_path
+from planner.cost.layer_comm import PAIRED_SCHEDULES
 from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.program import Matrix
 from planner.cost.stage import V_SHAPED, stage_order
@@ -29,6 +30,8 @@ def first_chains(schedule: Schedule, p: int, v: int, m: int) -> tuple[Chain, ...
     chains = [dict(chain) for chain in _own_work(schedule, p, v, m)]
     if p > 1 and schedule not in V_SHAPED | ADAPTIVE | BIDIRECTIONAL:
         chains += [dict(chain) for chain in chains_through_ranks(schedule, p, v, m)]
+    if p > 1 and schedule in PAIRED_SCHEDULES:
+        chains += [dict(chain) for chain in chains_in_order(schedule, p, v, m)]
     return tuple(chains)
 
 
@@ -63,13 +66,7 @@ class ChainPool:
     def longest(
         self, passes: npt.NDArray[np.float64], schedule: Schedule, p: int, v: int, m: int
     ) -> npt.NDArray[np.float64]:
-        """Longest known chain of passes given as [..., stage, phase]. [s].
-
-        Under two-way schedules a rank and its mirror hold the same two stages: the busiest pair's work.
-        """
-        if schedule in BIDIRECTIONAL:
-            work = np.sum(passes, axis=-1)
-            return np.asarray(m * np.max(work + work[..., ::-1], axis=-1) / 2)
+        """Longest known chain of passes given as [..., stage, phase]. [s]."""
         flat = passes.reshape(*passes.shape[:-2], 3 * passes.shape[-2])
         return np.asarray(np.max(flat @ self.matrix(schedule, p, v, m).T, axis=-1))
 

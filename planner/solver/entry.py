@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from planner.solver.alike import Close
 from planner.solver.preference import NEVER
 from planner.solver.scan import Candidates
 from planner.solver.space import FIELDS
 from planner.spec.plan import Plan
 
-FAMILY = (
-    "tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel", "recompute", "precision",
-)  # fmt: skip
-"""Two plans with the same values here are variants of one plan; the answer shows the best variant."""
 SHARED = tuple(name for name in FIELDS if name not in ("zero_stage", "shard_group_size", "offload"))
 """Fields that the layers' work depends on."""
 
@@ -33,6 +30,10 @@ class Entry:
     alike: int
     """Key of the fields that candidates with the same layouts and chains share."""
     values: dict[str, Any] = field(default_factory=dict)
+    sifted_us: int = 0
+    """Objective up to which its layouts were bounded, together with those of candidates alike."""
+    close: Close | None = None
+    """Of these, the layouts that may be below it."""
     priced: bool = False
     objective_us: int = NEVER
     plan: Plan | None = None

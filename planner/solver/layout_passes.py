@@ -25,21 +25,6 @@ def recomputes_all(recompute: Recompute, request: PlanRequest) -> bool:
     return recompute != "none" and (not partial or not may_skip_recompute(request))
 
 
-def surely_recomputed(layouts: Counts, recompute: Recompute, first: int, request: PlanRequest) -> Counts:
-    """Layers that every stage at least recomputes, as [layout, stage].
-
-    Parameters
-    ----------
-    first
-        Of each chunk, where all recompute the same number.
-    """
-    if recompute == "none":
-        return np.zeros_like(layouts)
-    if recomputes_all(recompute, request):
-        return layouts
-    return np.minimum(layouts, first)
-
-
 def kinds_held(layouts: Counts, model: Model) -> dict[LayerKind, Counts]:
     """Layers of each kind as [layout, stage], of layouts in the order of the data."""
     stops = np.cumsum(layouts, axis=1)
@@ -57,8 +42,10 @@ def least_passes(
 
     Parameters
     ----------
-    held, again
-        Layers of each kind and recomputed ones as [layout, stage].
+    held
+        Layers of each kind as [layout, stage].
+    again
+        Recomputed ones as [layout, stage], or as [setting, layout, stage].
     work, chosen
         Phases of settings, and which of them.
     chunks

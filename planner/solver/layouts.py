@@ -59,7 +59,8 @@ def every_layout(price: SettingPrice) -> Counts | None:
 
 
 def _with_layers_on_every_rank(layouts: Counts, price: SettingPrice) -> Counts:
-    return layouts[np.all(layouts @ price.on_rank.T > 0, axis=1)]
+    ranks = np.array([rank for rank, _ in price.order])
+    return layouts[np.all(layouts @ (ranks[:, None] == np.arange(price.p)) > 0, axis=1)]
 
 
 @lru_cache(maxsize=512)

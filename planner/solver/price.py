@@ -14,7 +14,6 @@ from math import inf
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from planner.cost.data_parallel import tail_time
 from planner.cost.memory import DOUBLE_MODEL, stage_memory
@@ -24,15 +23,10 @@ from planner.cost.setting import Settings
 from planner.cost.stage import ChunkLoad, spread_recomputed, stage_order
 from planner.cost.states import load_local_parameters
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
-from planner.solver.bounds import least_tail
+from planner.solver.alike import Alike
 from planner.solver.chain_pool import ChainPool
-from planner.solver.layout_passes import (
-    kinds_held,
-    least_passes,
-    recomputes_all,
-    surely_recomputed,
-)
-from planner.solver.scale import ROUND_OFF
+from planner.solver.rank_shares import RankShares
+from planner.solver.space import Rows
 from planner.solver.tables import WorkTimes
 from planner.spec.model import LayerKind
 from planner.spec.plan import Plan, Schedule, StagePlan
@@ -53,15 +47,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Known:
-    """What the search knows of a setting's layouts before it prices one."""
+    """What settings of one search share."""
 
     chains: ChainPool = field(default_factory=ChainPool)
-    tail_s: float = 0.0
-    """What follows the makespan at least, where the busiest rank works ``busiest_s``."""
-    busiest_s: float = 0.0
-    """Of a micro-batch, the busiest rank of any layout at least."""
-    first: int = 0
-    """Layers that every chunk recomputes at least, where that is one number for all chunks."""
+    shares: dict[tuple[Schedule, int, int], RankShares | None] = field(default_factory=dict)
+    """By schedule, ranks and chunks, every layout; None where they cannot be listed."""
 
 
 class SettingPrice:
@@ -89,6 +79,14 @@ class SettingPrice:
         self.kinds: dict[LayerKind, Phase] = {k: _phase(phases, index) for k, phases in work.layers.items()}
         self.embedding, self.head = _phase(work.first, index), _phase(work.last, index)
         self.engine = tuple(value / self.v for value in _phase(work.engine, index))
+
+    @cached_property
+    def alike(self) -> Alike:
+        """The setting as a group of its own."""
+        domains = {name: np.array([value]) for name, value in self.values.items()}
+        rows = Rows(domains, {name: np.zeros(1, dtype=np.int64) for name in domains})
+        fixed, growth = np.array([self._fixed_s]), np.array([self._growth])
+        return Alike(rows, self.work.take(np.array([self.index])), fixed, growth, self.request)
 
     def plan(self, layout: Layout) -> Plan:
         """The setting with this layout."""
@@ -137,65 +135,6 @@ class SettingPrice:
         """Synchronisation and optimizer of the pace-setting rank. [s]."""
         local = load_local_parameters(load, self.setting, self.request)
         return float(tail_time(local, self.setting, self.request, forward_s, backward_s))
-
-    def work_bounds(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Step time of layouts [layout, stage] at least: all micro-batches on the busiest rank. [s].
-
-        Two-way schedules average two ranks: there nothing is known.
-        """
-        if self.schedule in BIDIRECTIONAL:
-            return np.zeros(len(layouts))
-        work = np.sum(self.stage_passes(layouts), axis=2) @ self.on_rank.T
-        return np.asarray((self.m * np.max(work, axis=1) + self._fixed_s) * self._growth)
-
-    def bounds(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Step time of layouts [layout, stage] at least: their longest known chain, and what follows. [s]."""
-        passes = self.stage_passes(layouts)
-        work = np.sum(passes, axis=2) @ self.on_rank.T
-        after = least_tail(self.known.tail_s, np.max(work, axis=1), self.known.busiest_s) * (1 - ROUND_OFF)
-        makespans = self.chains.longest(passes, self.schedule, self.p, self.v, self.m)
-        return np.asarray((makespans + after + self._fixed_s) * self._growth)
-
-    def makespan_bounds(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Step time of layouts [layout, stage] at least: the longest known chain. [s]."""
-        makespans = self.chains.longest(self.stage_passes(layouts), self.schedule, self.p, self.v, self.m)
-        return np.asarray((makespans + self._fixed_s) * self._growth)
-
-    def stage_passes(self, layouts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Forward, input-gradient and weight-gradient seconds at least, as [layout, stage, phase]."""
-        held = kinds_held(layouts, self.request.model)
-        again = surely_recomputed(layouts, self.values["recompute"], self.known.first, self.request)
-        return np.asarray(least_passes(held, again, self.work, np.array([self.index]), self.v)[0])
-
-    @cached_property
-    def on_rank(self) -> npt.NDArray[np.float64]:
-        """1 where a stage is on a rank, as [rank, stage]."""
-        return np.array([[rank == own for rank, _ in self.order] for own in range(self.p)], dtype=float)
-
-    def tails(self, layouts: npt.NDArray[np.int64]) -> Any:
-        """What each layout's pace-setting rank adds to the step after the makespan, the least of equals. [s].
-
-        Synchronisation and optimizer; exact where all layers or none are recomputed; 0 where some are, and
-        where two ranks are averaged.
-        """
-        some = self.values["recompute"] != "none" and not recomputes_all(
-            self.values["recompute"], self.request
-        )
-        if some or self.schedule in BIDIRECTIONAL:
-            return 0.0
-        on_rank = self.on_rank
-        passes = np.einsum("lsf,rs->flr", self.stage_passes(layouts), on_rank)
-        held = kinds_held(layouts, self.request.model)
-        first, last = on_rank[:, 0], on_rank[:, -1]
-        load = ChunkLoad(
-            {kind: counts @ on_rank.T for kind, counts in held.items()},
-            0, first, last, last * self.request.model.mtp_depth,
-        )  # fmt: skip
-        local = load_local_parameters(load, self.setting, self.request)
-        tails = tail_time(local, self.setting, self.request, passes[0], passes[1] + passes[2])
-        busy = np.sum(passes, axis=0)
-        sets_pace = busy >= np.max(busy, axis=1, keepdims=True) * (1 - ROUND_OFF)
-        return self._growth * np.min(np.where(sets_pace, tails, np.inf), axis=1)
 
     def finish(self, makespan_s: float, tail_s: float) -> float:
         """The step of a pipeline's makespan and what follows it. [s]."""

@@ -20,6 +20,7 @@ from planner.cost.layer_comm import PAIRED_SCHEDULES
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
 from planner.solver.bounds import bound_with_tail, pipeline_bound, with_recompute, with_tail
 from planner.solver.capacity import busiest_recomputing, fits_and_first, fits_widest, holds_one_layer
+from planner.solver.limits import Limits
 from planner.solver.rank_chains import chain_bound, chain_bound_within
 from planner.solver.space import Codes, Join, Rows, Space
 from planner.solver.tables import (
@@ -35,6 +36,7 @@ from planner.spec.request import PlanRequest
 
 MOST_ROWS = 50_000
 """Degrees and batches that are completed together: some 100 MB with everything that joins them."""
+NO_LIMITS = Limits()
 OF_BATCH = ("tensor_parallel", "context_parallel", "micro_batch")
 OF_EXPERTS = ("tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel")
 """Fields of work rows that degrees and batch, or degrees and experts, tie together."""
@@ -130,9 +132,9 @@ class _Partial:
         """The same with another lower bound of the makespan. [s]."""
         return replace(self, floor=np.maximum(self.floor, makespan))
 
-    def below(self, limit_s: float) -> _Partial:
-        """Those whose step does not surely exceed the limit."""
-        return self.take(np.flatnonzero(self.step(self.floor) <= limit_s))
+    def below(self, limits: Limits) -> _Partial:
+        """Those whose step does not surely exceed their limit."""
+        return self.take(np.flatnonzero(self.step(self.floor) <= limits.of(self.rows)))
 
 
 class Scan:
@@ -181,19 +183,19 @@ class Scan:
         return np.unique(np.concatenate([part.key(fields) for part in self.space.grown(rows, joins)]))
 
     def expand(
-        self, chosen: Codes, limit_s: float = np.inf, sample: tuple[tuple[str, ...], int] | None = None
+        self, chosen: Codes, limits: Limits = NO_LIMITS, sample: tuple[tuple[str, ...], int] | None = None
     ) -> Candidates:
-        """All settings that complete some work rows and whose bound is not above the limit.
+        """All settings that complete some work rows and whose bound is not above their limit.
 
         With a sample of some fields and a number, only so many settings (before sharding) of the lowest
         bounds, no two of them alike in these fields: a quick look for first plans.
         """
-        work_rows, work = self._worked(self.work.take(chosen), limit_s)
+        work_rows, work = self._worked(self.work.take(chosen), limits.overall_s)
         rows, source = work_rows, np.arange(len(work_rows))
         rows, source = self._join(rows, source, self.space.shapes, ("tensor_parallel", "context_parallel"))
         rows, source = self._join(rows, source, self.space.batches, ("data_parallel", "micro_batch"))
         blocks = np.array_split(np.arange(len(rows)), len(rows) // MOST_ROWS + 1)
-        found = [self._block(rows.take(own), source[own], work, limit_s, sample) for own in blocks]
+        found = [self._block(rows.take(own), source[own], work, limits, sample) for own in blocks]
         return found[0] if len(found) == 1 else Candidates.concatenate(found)
 
     def _block(
@@ -201,18 +203,18 @@ class Scan:
         rows: Rows,
         source: Codes,
         work: WorkTimes,
-        limit_s: float,
+        limits: Limits,
         sample: tuple[tuple[str, ...], int] | None,
     ) -> Candidates:
         """``expand`` from some degrees and batches on; ``source`` tells each one's row of ``work``."""
         rows, source = self._join(rows, source, self.space.schedules, ("pipeline_parallel",))
         work = work.take(source)
         partial = _Partial(rows, source, work, pipeline_bound(rows, work).makespan, *self._around(rows))
-        partial = partial.below(limit_s)
-        partial = self._recomputing(partial, limit_s, sample)
+        partial = partial.below(limits)
+        partial = self._recomputing(partial, limits, sample)
         partial = self._sharded(partial)
         self.num_settings += 0 if sample else len(partial.rows)
-        return self._bounded(partial, limit_s)
+        return self._bounded(partial, limits)
 
     def _worked(self, rows: Rows, limit_s: float) -> tuple[Rows, WorkTimes]:
         """Work rows of which a layer fits and whose steady work is below the limit, with all their phases."""
@@ -222,7 +224,7 @@ class Scan:
         return rows.take(below), work.take(below)
 
     def _recomputing(
-        self, partial: _Partial, limit_s: float, sample: tuple[tuple[str, ...], int] | None
+        self, partial: _Partial, limits: Limits, sample: tuple[tuple[str, ...], int] | None
     ) -> _Partial:
         """Every kind of recompute, priced; one that recomputes parts of chunks does so at least once each."""
         rows, index = self._cross(partial.rows, np.arange(len(partial.rows)), self.space.recomputes)
@@ -231,8 +233,8 @@ class Scan:
         surely = with_recompute(rows, grown.work, self._recomputes_parts(rows))
         grown = grown.above(pipeline_bound(rows, surely, self._recomputes_all(rows)).makespan)
         if sample is None:
-            grown = grown.below(limit_s)
-            return self._chained(grown, self._recomputes_parts(grown.rows)).below(limit_s)
+            grown = grown.below(limits)
+            return self._chained(grown, self._recomputes_parts(grown.rows)).below(limits)
         order = np.argsort(grown.step(grown.floor), kind="stable")
         _, lowest = np.unique(rows.take(order).key(sample[0]), return_index=True)
         return grown.take(order[np.sort(lowest)[: sample[1]]])
@@ -272,14 +274,14 @@ class Scan:
             growth[chosen] = 1.0 + straggler_fraction(setting, self.request)
         return fixed, growth
 
-    def _bounded(self, partial: _Partial, limit_s: float) -> Candidates:
+    def _bounded(self, partial: _Partial, limits: Limits) -> Candidates:
         """Candidates with their best bound: first of time alone, then with what memory forces.
 
         ZeRO stages that communicate in a layer and offloads that copy in one are priced in between: until
         then they count as stage 1 and as none.
         """
         bounds = self._bound(partial, self._recomputes_parts(partial.rows))
-        keep = np.flatnonzero(bounds.step_s <= limit_s)
+        keep = np.flatnonzero(bounds.step_s <= limits.of(partial.rows))
         partial, bounds = partial.take(keep), bounds.take(keep)
         fits, first = fits_and_first(partial.rows, self.request)
         keep = np.flatnonzero(fits)
@@ -290,15 +292,17 @@ class Scan:
             chosen = np.flatnonzero(shared)
             partial.work.put(chosen, work_times(partial.rows.take(chosen), self.request))
         more = np.flatnonzero((first > 1) | shared)
+        known = bounds.step_s.copy()
         bounds.put(more, self._bound(self._chained(partial.take(more), first[more]), first[more]))
-        keep = np.flatnonzero(bounds.step_s <= limit_s)
+        bounds = replace(bounds, step_s=np.maximum(bounds.step_s, known))
+        keep = np.flatnonzero(bounds.step_s <= limits.of(partial.rows))
         partial, first, bounds = partial.take(keep), first[keep], bounds.take(keep)
         forced = busiest_recomputing(partial.rows, partial.work, self.request)
         forced = partial.step(forced * partial.rows.values("num_microbatches"))
         bounds = replace(bounds, step_s=np.maximum(bounds.step_s, forced))
-        keep = np.flatnonzero(bounds.step_s <= limit_s)
+        keep = np.flatnonzero(bounds.step_s <= limits.of(partial.rows))
         partial, bounds = self._within_memory(partial.take(keep), first[keep], bounds.take(keep))
-        keep = np.flatnonzero(bounds.step_s <= limit_s)
+        keep = np.flatnonzero(bounds.step_s <= limits.of(partial.rows))
         kept = partial.take(keep)
         return Candidates(kept.rows, bounds.take(keep), kept.work, kept.fixed, kept.growth)
 

@@ -10,44 +10,40 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from planner.rules import broken_rules
-from planner.solver.chain_pool import ChainPool
-from planner.solver.entry import FAMILY, SHARED, Entry
+from planner.solver.alike import Index
+from planner.solver.entry import SHARED, Entry
 from planner.solver.evaluate import evaluate
 from planner.solver.layouts import near_even
+from planner.solver.limits import FAMILY
 from planner.solver.master import Master
-from planner.solver.preference import NEVER, WEIGHTED_GOALS, goal_weight, least_simplicity, simplicity
+from planner.solver.preference import NEVER, goal_weight, least_simplicity, simplicity
 from planner.solver.price import Known, SettingPrice
 from planner.solver.rank_loads import Loads
 from planner.solver.result import Estimate, PlanResult, Status
+from planner.solver.rounds import Rounds
 from planner.solver.scale import MICROSECOND_S, gap_pct, microseconds_down, microseconds_up
 from planner.solver.scan import Candidates, Scan
 from planner.solver.sieve import ALIKE, sifted
 from planner.solver.space import FIELDS, Rows
 from planner.solver.stage_model import refine
-from planner.solver.stages import best_layout, is_exhaustive
+from planner.solver.stages import best_layout, floor_s, is_exhaustive, shares_of
 from planner.solver.standings import NEAR_BEST, Standings
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
-WIDEN = 1.2
-"""Each round of the scan takes work rows up to this factor above the round before."""
-MOST_OPEN_ROWS = 16
-"""Work rows of one scan where idle GPUs or a range of batches leave many settings to each."""
 FIRST_ROWS, MOST_ROWS = 16, 1024
 """Work rows of the first look for plans; four times as many while there is none for every rank."""
 KINDS = ("tensor_parallel", "context_parallel", "expert_parallel", "precision", "micro_batch")
 """Of work rows that agree in these, the first look takes the fastest."""
 MOST_TRIED, TRIES = 1024, 2
 """Kinds of settings of a first look, and how many of one family are priced."""
-SIFTED_AFTER = frozenset({1, 4, 16, 64, 256, 1024})
-"""Candidates priced in vain after which those alike are bounded anew."""
 FAR = 1.1
 """Above the best bound by this factor, the limit is worth pricing a few more plans of every family."""
 
@@ -83,16 +79,14 @@ class Search:
         self._on_plan = on_plan
         self._enough = enough
         self._scan = Scan(request)
+        self._rounds = Rounds(self._scan, request)
         self._entries: list[Entry] = []
         self._heap: list[tuple[int, int]] = []
-        self._next_row = 0
-        self._threshold_s = 0.0
         self._standings = Standings(top, request.prefer_simple)
         self._floors_s: dict[tuple[int, ...], float] = {}
         self._passed: list[int] = []
-        self._chains = ChainPool()
+        self._known = Known()
         self._alike: defaultdict[int, list[Entry]] = defaultdict(list)
-        self._in_vain: Counter[int] = Counter()
         self._in_vain_by_work: defaultdict[tuple[int, ...], list[Loads]] = defaultdict(list)
         self._stopped = False
         self.was_interrupted = False
@@ -134,7 +128,7 @@ class Search:
     def _bound_us(self) -> int:
         """Lower bound of everything that is not priced."""
         waiting = self._heap[0][0] if self._heap else NEVER
-        return min(waiting, self._unscanned_us())
+        return min(waiting, self._rounds.least_us)
 
     def _layouts_bound_us(self) -> int:
         """Lower bound of the layouts that were not looked at, of settings that were."""
@@ -196,10 +190,6 @@ class Search:
         """Whether a first plan was asked for and found."""
         return self._enough and self._standings.best_us < NEVER
 
-    def _unscanned_us(self) -> int:
-        steady = self._scan.steady_s
-        return int(microseconds_down(steady[self._next_row])) if self._next_row < len(steady) else NEVER
-
     def _price_until_proven(self) -> None:
         """Scan and price until no candidate's bound is below the price at which it would matter."""
         while self._bound_us() < self._standings.limit_us or self._is_waiting():
@@ -210,8 +200,8 @@ class Search:
                 self._heap = [(self._entries[number].least_us, number) for number in self._passed]
                 heapq.heapify(self._heap)
                 self._passed = []
-            elif not self._heap or self._heap[0][0] >= self._unscanned_us():
-                self._widen()
+            elif not self._heap or self._heap[0][0] >= self._rounds.least_us:
+                self._add(*self._rounds.next(self._standings.limits(), self._standings.best_us))
                 if self._heap and self._standings.limit_us > FAR * self._heap[0][0]:
                     self._dive()
             else:
@@ -223,7 +213,8 @@ class Search:
         rows, kinds = FIRST_ROWS, self._scan.work.key(KINDS)
         leading = np.sort(np.unique(kinds, return_index=True)[1])
         while not (self._standings.are_full or self._has_enough) and time.monotonic() < self._deadline:
-            self._add(self._scan.expand(leading[:rows], sample=((*FAMILY, "schedule"), MOST_TRIED)))
+            found = self._scan.expand(leading[:rows], sample=((*FAMILY, "schedule"), MOST_TRIED))
+            self._add(found, np.arange(len(found.rows)))
             self._dive()
             if rows >= min(len(leading), MOST_ROWS):
                 return
@@ -236,31 +227,38 @@ class Search:
             return
         if entry.least_us < self._worth_us(entry):
             self._raise(entry)
+        if entry.least_us < self._worth_us(entry) and entry.sifted_us < self._worth_us(entry):
+            self._sift(entry)
         if entry.least_us < self._worth_us(entry):
             self._price(entry)
-            self._sift(entry)
         if entry.plan is None:
             self._passed.append(number)
 
-    def _sift(self, priced: Entry) -> None:
-        """Raise the bounds of waiting candidates alike when a few of them have been priced in vain."""
-        key = priced.alike
-        self._in_vain[key] += priced.plan is None
-        if priced.plan is not None or self._in_vain[key] not in SIFTED_AFTER:
-            return
-        price = self._setting_price(priced, priced.values)
-        limit = self._standings.limit_us
-        waiting = [entry for entry in self._alike[key] if not entry.priced and entry.least_us < limit]
-        sources = {id(entry.source): entry.source for entry in waiting}
-        for identity, source in sources.items():
-            entries = [entry for entry in waiting if id(entry.source) == identity]
-            chosen = np.array([entry.index for entry in entries])
-            bounds = sifted(price, source, chosen)
-            if bounds is None:
-                return
-            weighted = bounds * goal_weight(source.rows.take(chosen), self._request)
-            for entry, bound in zip(entries, microseconds_down(weighted).tolist(), strict=True):
-                entry.least_us = max(entry.least_us, bound)
+    def _sift(self, first: Entry) -> None:
+        """Bound the layouts of waiting candidates alike that would change the ranks, all at once."""
+        waiting = [entry for entry in self._alike[first.alike] if entry is first or not entry.priced]
+        waiting = [
+            entry for entry in waiting if max(entry.least_us, entry.sifted_us - 1) < self._worth_us(entry)
+        ]
+        groups: defaultdict[Any, list[Entry]] = defaultdict(list)
+        is_listed = is_exhaustive(self._setting_price(first, self._values(first)))
+        for entry in waiting:
+            price = None if is_listed else self._setting_price(entry, self._values(entry))
+            groups[id(entry.source), () if price is None else near_even(price)].append(entry)
+        for entries in groups.values():
+            self._sift_together(entries)
+
+    def _sift_together(self, entries: list[Entry]) -> None:
+        """Bound the layouts of candidates of one source that share them."""
+        shares = shares_of(self._setting_price(entries[0], self._values(entries[0])))
+        source, chosen = entries[0].source, np.array([entry.index for entry in entries])
+        weights = goal_weight(source.rows.take(chosen), self._request)
+        worths = [self._worth_us(entry) for entry in entries]
+        worth_s = (np.array(worths) + 1) * MICROSECOND_S / weights
+        bounds, closes = sifted(shares, source, chosen, worth_s, self._known, self._request)
+        least = microseconds_down(np.minimum(bounds * weights, NEVER * MICROSECOND_S)).tolist()
+        for entry, bound, worth, close in zip(entries, least, worths, closes, strict=True):
+            entry.least_us, entry.close, entry.sifted_us = max(entry.least_us, bound), close, worth
 
     def _raise(self, entry: Entry) -> None:
         """Raise the candidate's bound to the work of its balanced layout, where that one stands for it.
@@ -272,7 +270,7 @@ class Search:
             price = self._setting_price(entry, self._values(entry))
             if is_exhaustive(price):
                 return
-            self._floors_s[group] = float(price.makespan_bounds(np.array([near_even(price)]))[0])
+            self._floors_s[group] = floor_s(price)
         entry.least_us = max(
             entry.least_us, int(microseconds_down(self._floors_s[group] * self._weight(entry)))
         )
@@ -289,11 +287,7 @@ class Search:
         return (*group, stage, int(rows.codes["shard_group_size"][at])) if stage >= 2 else group
 
     def _setting_price(self, entry: Entry, values: dict[str, Any]) -> SettingPrice:
-        bounds, at = entry.source.bounds, entry.index
-        known = Known(
-            self._chains, float(bounds.tail_s[at]), float(bounds.busiest_s[at]), int(bounds.first[at])
-        )
-        return SettingPrice(values, entry.source.work, at, self._request, known)
+        return SettingPrice(values, entry.source.work, entry.index, self._request, self._known)
 
     def _values(self, entry: Entry) -> dict[str, Any]:
         rows = entry.source.rows
@@ -325,29 +319,16 @@ class Search:
     def _worth_us(self, entry: Entry) -> int:
         return self._standings.worth_us(entry.family, entry.score)
 
-    def _widen(self) -> None:
-        """Scan the next work rows."""
-        steady = self._scan.steady_s
-        self._threshold_s = max(self._threshold_s, float(steady[self._next_row])) * WIDEN
-        limit_s = (self._standings.limit_us + 1) * MICROSECOND_S
-        stop = int(np.searchsorted(steady, min(self._threshold_s, limit_s), side="right"))
-        if self._request.allow_idle or self._request.workload.global_batch_max is not None:
-            stop = min(stop, self._next_row + MOST_OPEN_ROWS)
-        stop = max(stop, self._next_row + 1)
-        weighted = self._request.goal in WEIGHTED_GOALS
-        found = self._scan.expand(np.arange(self._next_row, stop), np.inf if weighted else limit_s)
-        self._add(found)
-        self._next_row = stop
-
-    def _add(self, found: Candidates) -> None:
+    def _add(self, found: Candidates, new: Index) -> None:
+        """Let new candidates wait."""
         columns = [found.rows.values(name).tolist() for name in FAMILY]
         bounds = microseconds_down(found.bound_s * goal_weight(found.rows, self._request)).tolist()
         scores = least_simplicity(found.rows).tolist()
         families = zip(*columns, strict=True)
         alike = found.rows.key(ALIKE).tolist()
-        for index, (bound, family, score, key) in enumerate(
-            zip(bounds, families, scores, alike, strict=True)
-        ):
+        every = list(zip(bounds, families, scores, alike, strict=True))
+        for index in new.tolist():
+            bound, family, score, key = every[index]
             heapq.heappush(self._heap, (bound, len(self._entries)))
             entry = Entry(found, index, bound, family, score, bound, key)
             self._entries.append(entry)
@@ -360,7 +341,8 @@ class Search:
         entry.exhaustive = is_exhaustive(price)
         weight = self._weight(entry)
         worth = self._worth_us(entry)
-        found = best_layout(price, int(min(worth / weight + 1, NEVER)))
+        found = best_layout(price, int(min(worth / weight + 1, NEVER)), entry.close)
+        entry.close, entry.sifted_us = None, 0
         entry.least_us = max(entry.least_us, worth)
         if found is not None:
             self._accept(entry, price.plan(found[1]), found[0] * weight)

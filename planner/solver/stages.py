@@ -2,61 +2,88 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
+from planner.solver.alike import Close, bounded, longest_chains, passes_of
+from planner.solver.layout_passes import Counts, recomputes_all
 from planner.solver.layouts import every_layout, near_even
 from planner.solver.price import Layout, SettingPrice
-from planner.solver.recompute_counts import least_recomputed
+from planner.solver.rank_shares import RankShares
 from planner.solver.scale import MICROSECOND_S
+from planner.solver.tables import Floats
 
 
-def best_layout(price: SettingPrice, worth_us: int) -> tuple[float, Layout] | None:
-    """The layout with the least step time [s], if one is below ``worth_us`` and fits.
-
-    Every layout is priced where they can be listed. Otherwise it is the balanced one;
-    ``stage_model.refine`` searches the others where they could matter.
-    """
-    layouts = every_layout(price)
-    if layouts is None:
-        layouts = np.array([near_even(price)])
-    best: tuple[float, Layout] | None = None
-    worth_s = worth_us * MICROSECOND_S
-    layouts = layouts[price.work_bounds(layouts) < worth_s]
-    layouts = layouts[price.bounds(layouts) < worth_s]
-    if not len(layouts):
-        return None
-    after = price.tails(layouts)
-    bounds = price.makespan_bounds(layouts) + after
-    while np.any(bounds < worth_s):
-        index = int(np.argmin(bounds))
-        bounds[index] = np.inf
-        found = _priced(price, tuple(layouts[index].tolist()), worth_s)
-        if found is not None:
-            best, worth_s = found, found[0]
-        elif np.any(bounds < worth_s):
-            bounds = np.maximum(bounds, price.makespan_bounds(layouts) + after)
-    return best
-
-
-def _priced(price: SettingPrice, layers: tuple[int, ...], worth_s: float) -> tuple[float, Layout] | None:
-    """The layout with the least recompute that fits, if its step takes less than ``worth_s``."""
-    plain = Layout(layers, (0,) * price.p)
-    if price.values["recompute"] == "none" and price.seconds(plain, worth_s) >= worth_s:
-        price.learn(plain)
-        return None
-    recomputed = least_recomputed(price, layers)
-    if recomputed is None:
-        return None
-    layout = Layout(layers, recomputed)
-    if price.least_seconds(layout) >= worth_s:
-        return None
-    seconds = price.seconds(layout, worth_s)
-    if seconds < worth_s:
-        return seconds, layout
-    price.learn(layout)
-    return None
+def every_share(price: SettingPrice) -> RankShares | None:
+    """``every_layout`` with the loads of its ranks; settings that differ in other fields share it."""
+    known, key = price.known.shares, (price.schedule, price.p, price.v)
+    if key not in known:
+        layouts = every_layout(price)
+        known[key] = None if layouts is None else _shares(price, layouts)
+    return known[key]
 
 
 def is_exhaustive(price: SettingPrice) -> bool:
     """Whether ``best_layout`` prices every layout of the setting."""
-    return every_layout(price) is not None
+    return every_share(price) is not None
+
+
+def shares_of(price: SettingPrice) -> RankShares:
+    """Layouts that ``best_layout`` looks at: every one, or the balanced one where they cannot be listed."""
+    shares = every_share(price)
+    return _shares(price, np.array([near_even(price)])) if shares is None else shares
+
+
+def best_layout(
+    price: SettingPrice, worth_us: int, close: Close | None = None
+) -> tuple[float, Layout] | None:
+    """The layout with the least step time [s], if one is below ``worth_us`` and fits.
+
+    Every layout is bounded, and priced where it matters, if they can be listed. Otherwise it is the balanced
+    one; ``stage_model.refine`` searches the others where they could matter.
+
+    Parameters
+    ----------
+    close
+        What ``alike.bounded`` found for as much time or more; by default it is asked.
+    """
+    worth_s = worth_us * MICROSECOND_S
+    if close is None:
+        close = bounded(price.alike, shares_of(price), np.array([worth_s]), price.chains)[1][0]
+        if close is None:
+            return None
+    best: tuple[float, Layout] | None = None
+    bounds = _chained(price, close, close.least_s)
+    while np.any(bounds < worth_s):
+        index = int(np.argmin(bounds))
+        bounds[index] = inf
+        layers = close.shares.layouts[close.index[index]].tolist()
+        layout = Layout(tuple(layers), tuple(close.recomputed[index].tolist()))
+        seconds = price.seconds(layout, worth_s)
+        if seconds < worth_s:
+            best, worth_s = (seconds, layout), seconds
+            continue
+        price.learn(layout)
+        if np.any(bounds < worth_s):
+            bounds = _chained(price, close, bounds)
+    return best
+
+
+def _chained(price: SettingPrice, close: Close, bounds: Floats) -> Floats:
+    """Bounds of the layouts raised to the chains that are known by now. [s]."""
+    passes = passes_of(price.alike, close.shares.take(close.index), close.recomputed[None])
+    makespans = longest_chains(price.alike, passes, price.chains)
+    return np.asarray(np.maximum(bounds, price.alike.step(makespans + close.after_s)[0]))
+
+
+def floor_s(price: SettingPrice) -> float:
+    """Step time of the balanced layout at least, with no more recompute than its kind forces. [s]."""
+    layers = near_even(price)
+    held = tuple(sum(chunks) for chunks in price.chunk_layers(layers))
+    again = recomputes_all(price.values["recompute"], price.request)
+    return price.least_seconds(Layout(layers, held if again else (0,) * price.p))
+
+
+def _shares(price: SettingPrice, layouts: Counts) -> RankShares:
+    return RankShares.of(layouts, tuple(price.order), price.schedule, price.request.model)

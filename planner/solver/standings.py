@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.solver.limits import Family, Limits
 from planner.solver.preference import NEVER
+from planner.solver.scale import MICROSECOND_S
 
 NEAR_BEST = 1.01
 """Plans within 1 % count as equally fast when the simplest is preferred."""
-
-Family = tuple[object, ...]
-"""Values that variants of one plan share."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,9 @@ class Standings:
     def __init__(self, top: int, prefer_simple: bool) -> None:
         self._top = top
         self._prefer_simple = prefer_simple
+        self._near = NEAR_BEST if prefer_simple else 1.0
         self._plans: dict[Family, list[tuple[int, int]]] = {}
+        self._fastest: dict[Family, int] = {}
         self._picks: list[Pick] = []
         self.best_us = NEVER
         """Least objective of all."""
@@ -38,8 +39,14 @@ class Standings:
     def add(self, family: Family, score: int, objective_us: int) -> None:
         """Enter a plan; of two scores the lower one is simpler."""
         self._plans.setdefault(family, []).append((score, objective_us))
+        self._fastest[family] = min(self._fastest.get(family, NEVER), objective_us)
         self.best_us = min(self.best_us, objective_us)
         self._picks = self._choose()
+
+    @property
+    def picks(self) -> tuple[Pick, ...]:
+        """The ranks as they stand, first to last."""
+        return tuple(self._picks)
 
     @property
     def are_full(self) -> bool:
@@ -48,8 +55,30 @@ class Standings:
 
     @property
     def limit_us(self) -> int:
-        """What a candidate must beat to be shown: the last plan's price, 1 % more for simplicity."""
-        return self._picks[-1].near_us + 1 if self.are_full else NEVER
+        """What a candidate must beat to be shown at any rank, now or when more plans are known.
+
+        The families ranked before the last one are fewer than the ranks, so the fastest plan left for it is
+        no slower than the fastest of as many families as there are ranks: that figure only falls.
+        """
+        if len(self._fastest) < self._top:
+            return NEVER
+        return self._nearly(sorted(self._fastest.values())[self._top - 1])
+
+    def limits(self) -> Limits:
+        """``limit_us``, and of each family what a variant of its fastest plan must beat. [s].
+
+        While a family is not ranked, the fastest plan left is no slower than the family's own, so that one of
+        its variants that is not nearly as fast as its fastest is never chosen.
+        """
+        overall = self.limit_us
+        families = {family: min(self._nearly(fastest), overall) for family, fastest in self._fastest.items()}
+        return Limits(
+            (overall + 1) * MICROSECOND_S,
+            {family: (limit + 1) * MICROSECOND_S for family, limit in families.items()},
+        )
+
+    def _nearly(self, objective_us: int) -> int:
+        return int(objective_us * self._near) + 1
 
     def worth_us(self, family: Family, score: int) -> int:
         """Price below which a candidate of this family and least score would be chosen at some rank.
@@ -68,12 +97,11 @@ class Standings:
         return worth if self.are_full else NEVER
 
     def _choose(self) -> list[Pick]:
-        near = NEAR_BEST if self._prefer_simple else 1.0
         left = dict(self._plans)
         picks: list[Pick] = []
         while left and len(picks) < self._top:
             fastest = min(objective for plans in left.values() for _, objective in plans)
-            limit = int(fastest * near)
+            limit = int(fastest * self._near)
             near_ones = [
                 (score, objective, family)
                 for family, plans in left.items()

@@ -9,6 +9,7 @@ from small import small_requests
 
 from planner.cost.step import step_time
 from planner.rules import broken_rules
+from planner.solver.limits import Limits
 from planner.solver.preference import least_simplicity, simplicity
 from planner.solver.price import Layout, SettingPrice
 from planner.solver.scan import Scan
@@ -54,7 +55,7 @@ def test_scanning_in_rounds_finds_what_one_unpruned_scan_finds() -> None:
         if not len(everything.rows):
             continue
         limit = float(np.median(everything.bound_s))
-        pruned = scan.expand(np.arange(len(scan.steady_s)), limit)
+        pruned = scan.expand(np.arange(len(scan.steady_s)), Limits(limit))
         assert len(pruned.rows) == np.sum(everything.bound_s <= limit)
 
 

@@ -10,9 +10,10 @@ import pytest
 from toys import tiny_dense, tiny_moe, toy_cluster, vary
 
 from planner.rules import broken_rules
+from planner.solver.alike import bounded
 from planner.solver.layouts import counts_allowed
 from planner.solver.price import Layout, SettingPrice
-from planner.solver.recompute_counts import least_recomputed
+from planner.solver.rank_shares import RankShares
 from planner.solver.scan import Scan
 from planner.solver.stage_model import MEETS, refine
 from planner.spec import Pin, PlanRequest
@@ -93,6 +94,10 @@ def test_the_stage_model_finds_what_trying_all_layouts_finds(name: str) -> None:
         assert found.bound_s == pytest.approx(known, rel=2 * MEETS)
 
 
+def shares_of_layout(price: SettingPrice, layers: tuple[int, ...]) -> RankShares:
+    return RankShares.of(np.array([layers]), tuple(price.order), price.schedule, price.request.model)
+
+
 def test_dualpipe_recomputes_for_the_stages_of_both_directions() -> None:
     """Rank r also holds stage p-1-r, so what it recomputes has to make room for that stage too."""
     limits = {"recompute": ("none", "full"), "recompute_per_stage": True}
@@ -111,7 +116,8 @@ def test_dualpipe_recomputes_for_the_stages_of_both_directions() -> None:
     assert needs == sorted(needs, reverse=True)
     for n in (1, 3, 5):
         price = tight((needs[n] + needs[n - 1]) / 2)
-        found = least_recomputed(price, layers)
-        assert found is not None
+        _, closes = bounded(price.alike, shares_of_layout(price, layers), np.array([inf]), price.chains)
+        assert closes[0] is not None
+        found = tuple(closes[0].recomputed[0].tolist())
         assert max(price.rank_bytes(Layout(layers, found))) <= price.request.cluster.usable_hbm_bytes
         assert max(found) == n

@@ -1,0 +1,78 @@
+"""In which order work rows are scanned, and for which of their settings first."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+
+import numpy as np
+
+from planner.solver.alike import Index
+from planner.solver.limits import Limits
+from planner.solver.preference import NEVER, WEIGHTED_GOALS
+from planner.solver.scale import MICROSECOND_S, ROUND_OFF, microseconds_down
+from planner.solver.scan import Candidates, Scan
+from planner.spec.request import PlanRequest
+
+WIDEN = 1.2
+"""Each round of the scan takes work rows up to this factor above the round before."""
+MOST_OPEN_ROWS = 16
+"""Work rows of one scan where idle GPUs or a range of batches leave many settings to each."""
+FIRST_LOOK = 1.05
+"""Settings above the best plan by more than this factor are scanned later, if they still matter by then: the
+first plans of the other ranks are rarely good."""
+
+
+class Rounds:
+    """The scan of one search, round after round."""
+
+    def __init__(self, scan: Scan, request: PlanRequest) -> None:
+        self._scan = scan
+        self._few = request.allow_idle or request.workload.global_batch_max is not None
+        self._is_weighted = request.goal in WEIGHTED_GOALS
+        self._next_row = 0
+        self._threshold_s = 0.0
+        self._postponed: list[tuple[int, int, int]] = []
+
+    @property
+    def least_us(self) -> int:
+        """Lower bound of the settings that were not scanned."""
+        return min([self._next_us, *(most_us for most_us, _, _ in self._postponed[:1])])
+
+    @property
+    def _next_us(self) -> int:
+        steady = self._scan.steady_s
+        return int(microseconds_down(steady[self._next_row])) if self._next_row < len(steady) else NEVER
+
+    def next(self, limits: Limits, best_us: int) -> tuple[Candidates, Index]:
+        """Candidates of the next work rows, or more of earlier ones; and which of them are new.
+
+        Parameters
+        ----------
+        limits
+            Above them no setting matters.
+        best_us
+            The best plan.
+        """
+        if self._postponed and self._postponed[0][0] <= self._next_us:
+            most_us, start, stop = heapq.heappop(self._postponed)
+            found = self._scan.expand(np.arange(start, stop), limits)
+            return found, np.flatnonzero(found.bound_s > most_us * MICROSECOND_S * (1 - ROUND_OFF))
+        most_us = int(best_us * FIRST_LOOK)
+        is_first = self._next_us * WIDEN < most_us < limits.overall_s / MICROSECOND_S
+        is_first = is_first and limits.overall_s < np.inf and not self._is_weighted
+        start, stop = self._next_row, self._stop(limits)
+        self._next_row = stop
+        if is_first:
+            heapq.heappush(self._postponed, (most_us, start, stop))
+            limits = replace(limits, overall_s=most_us * MICROSECOND_S)
+        found = self._scan.expand(np.arange(start, stop), Limits() if self._is_weighted else limits)
+        return found, np.arange(len(found.rows))
+
+    def _stop(self, limits: Limits) -> int:
+        steady = self._scan.steady_s
+        self._threshold_s = max(self._threshold_s, float(steady[self._next_row])) * WIDEN
+        stop = int(np.searchsorted(steady, min(self._threshold_s, limits.overall_s), side="right"))
+        if self._few:
+            stop = min(stop, self._next_row + MOST_OPEN_ROWS)
+        return max(stop, self._next_row + 1)
