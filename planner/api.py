@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from planner.solver.result import Estimate, PlanResult
 
 MAX_TOP = 100
+MOST_GPUS = 10**9
+"""No number of GPUs from here on is one."""
 UNRESTRICTED = "any"
 """The framework that stands for none."""
 
@@ -241,9 +243,16 @@ def review_files(
     if asked.framework is None:
         said["framework"] = launch.framework
     gpus = said.get("gpus", asked.gpus)
-    if asked.global_batch is None and isinstance(gpus, int | str) and str(gpus).isdigit():
-        said["global_batch"] = batch_of(launch, int(gpus))
+    if asked.global_batch is None:
+        said["global_batch"] = batch_of(launch, _count(gpus))
     return review(launch, replace(asked, **said).request(), search_s)
+
+
+def _count(gpus: Any) -> int | None:
+    """Return a number of GPUs that could be one; anything else is refused later."""
+    if isinstance(gpus, str):
+        return int(gpus) if _is_rank(gpus) else None
+    return gpus if isinstance(gpus, int) and 0 < gpus < MOST_GPUS else None
 
 
 def pinned_plan(request: PlanRequest) -> Plan:

@@ -61,7 +61,11 @@ def calibrate(
     from planner.calibrate.describe import describe, to_toml
 
     measured = _measure(accelerator, device, quick, say)
-    write_file(out, to_toml(describe(measured, accelerator, out.stem)))
+    try:
+        text = to_toml(describe(measured, accelerator, out.stem))
+    except ValueError as error:
+        raise BadInput(f"this machine's times make no hardware file: {error}") from error
+    write_file(out, text)
     load_accelerator(out)
     say(f"wrote {out}: use it as --hardware {out}")
     return out

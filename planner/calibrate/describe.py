@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,8 +150,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        return json.dumps(value)  # TOML's basic strings know every escape of JSON
     if isinstance(value, list):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     return repr(float(value)) if isinstance(value, float) else str(value)

@@ -21,6 +21,8 @@ SMALLEST_RESIDUAL = 0.01
 """Relative residuals below this count alike, which keeps the weights finite."""
 MEMORY_BOUND_SHARE = 0.8
 """Products that spend more than this share of their time on moving operands say nothing about the rate."""
+FASTEST_FLOP_PER_S = 1e21
+"""No accelerator is near it: the fit found no rate at all."""
 LOWEST_SHARE, HIGHEST_SHARE = 0.05, 1.0
 """Bounds of a bandwidth share; a cached copy can seem faster than memory."""
 
@@ -70,7 +72,10 @@ def fit_gemm(
         raise ValueError("at least eight products that are not bound by memory are needed")
     kept = tuple(values[counts] for values in sizes)
     fits = [_fit_with(kept, times[counts], float(narrow), quantised) for narrow in NARROW_CANDIDATES]
-    return min(fits, key=lambda fit: fit.median_error)
+    best = min(fits, key=lambda fit: fit.median_error)
+    if best.rate_flop_per_s > FASTEST_FLOP_PER_S:
+        raise ValueError("the times of the matrix products do not grow with their size")
+    return best
 
 
 def _fit_with(sizes: tuple[Array, ...], times: Array, narrow: float, quantised: bool) -> GemmFit:

@@ -300,4 +300,14 @@ def _overlay_links(below: list[Any], data: Any, where: str) -> list[Any]:
     known = {link["name"]: dict(link) for link in below}
     for link in data:
         known[link["name"]] = _overlay_table(known.get(link["name"], {}), link, where)
-    return sorted(known.values(), key=lambda link: float(link.get("group_gpus", 0)))
+    return sorted(known.values(), key=_width)
+
+
+def _width(link: dict[str, Any]) -> float:
+    """GPUs of a tier; of no number, which is refused later, none."""
+    width = link.get("group_gpus")
+    return float(width) if isinstance(width, int | float) and abs(width) < MOST_WIDE else 0.0
+
+
+MOST_WIDE = 1e18
+"""Wider tiers are refused by their model, which says so."""

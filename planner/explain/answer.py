@@ -73,11 +73,13 @@ def find(request: PlanRequest, top: int, time_limit_s: float, workers: int | Non
     if verdict.is_impossible:
         seconds = time.monotonic() - start
         return PlanResult(status="infeasible", solve_s=seconds, num_settings=verdict.num_settings)
-    left = max(time_limit_s - (time.monotonic() - start), FIRST_LOOK_SHARE * time_limit_s)
+    looked_s = time.monotonic() - start
+    left = max(time_limit_s - looked_s, FIRST_LOOK_SHARE * time_limit_s)
     result = solve(request, top=top, time_limit_s=left, workers=workers)
     if result.status != "time-limit" or verdict.witness is None:
         return result
-    quick = _quick(verdict.witness, request, 0.0 if result.interrupted else QUICK_S)
+    is_late = result.interrupted or looked_s > QUICK_S  # so wide a question that a look takes long
+    quick = _quick(verdict.witness, request, 0.0 if is_late else QUICK_S)
     return replace(result, status="feasible", plans=(quick,), notes=(*result.notes, WITNESS_NOTE))
 
 

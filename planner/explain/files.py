@@ -68,6 +68,6 @@ def _stages(rows: Any) -> list[dict[str, Any]]:
     for row in rows:
         if not isinstance(row, dict) or (row.get("layers") is None and row.get("chunk_layers") is None):
             return []
-        chunks = row.get("chunk_layers") or [row["layers"]]
+        chunks = row.get("chunk_layers") or [row.get("layers") or 0]
         kept.append({"chunk_layers": chunks, "recompute_layers": row.get("recompute_layers") or 0})
     return kept

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,13 @@ class Rows:
     def take(self, chosen: npt.NDArray[Any]) -> Rows:
         """The rows of a mask or of an index array, in order."""
         return Rows(self.domains, {field: codes[chosen] for field, codes in self.codes.items()})
+
+    def blocks(self, counts: Codes) -> Iterator[Rows]:
+        """The rows in order, cut so that what becomes of a block, ``counts`` a row, is a bearable table."""
+        cuts = np.searchsorted(np.cumsum(counts), np.arange(MOST_PAIRS, int(counts.sum()), MOST_PAIRS))
+        edges = np.unique([0, *cuts.tolist(), len(self)]).tolist()
+        for start, stop in pairwise(edges) if len(self) else [(0, 0)]:
+            yield self.take(np.arange(start, stop))
 
     def key(self, fields: Iterable[str]) -> Codes:
         """One integer a row that tells combinations of these fields apart."""
@@ -188,13 +196,13 @@ class Space:
         fields = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
         rows = self._all(fields[:3])
         if self.request.allow_idle:
-            rows = rows.cross({fields[3]: np.arange(len(self.domains[fields[3]]))})
-        else:
-            ranks = np.prod([rows.values(field) for field in fields[:3]], axis=0)
-            data = self.request.cluster.num_gpus // ranks
-            rows, data = rows.take(keep := data * ranks == self.request.cluster.num_gpus), data[keep]
-            rows = self._with(rows, fields[3], data)
-        return self.filtered(rows, fields)
+            every = {fields[3]: np.arange(len(self.domains[fields[3]]))}
+            blocks = rows.blocks(np.full(len(rows), len(every[fields[3]])))
+            return Rows.concatenate([self.filtered(block.cross(every), fields) for block in blocks])
+        ranks = np.prod([rows.values(field) for field in fields[:3]], axis=0)
+        data = self.request.cluster.num_gpus // ranks
+        rows, data = rows.take(keep := data * ranks == self.request.cluster.num_gpus), data[keep]
+        return self.filtered(self._with(rows, fields[3], data), fields)
 
     @cached_property
     def batches(self) -> Rows:
@@ -230,11 +238,17 @@ class Space:
         rows = Rows(self.domains, {"data_parallel": d, "context_parallel": c})
         rows = rows.cross(self._all(("zero_stage",)).codes)
         replicas = rows.values("data_parallel") * rows.values("context_parallel")
-        groups = {count: divisors(count) for count in np.unique(replicas).tolist()}
-        index = np.repeat(np.arange(len(rows)), [len(groups[count]) for count in replicas.tolist()])
-        sizes = np.array([size for count in replicas.tolist() for size in groups[count]], dtype=np.int64)
-        rows = self._with(rows.take(index), "shard_group_size", sizes)
-        return self.filtered(rows, rows.codes)
+        groups = {count: np.array(divisors(count)) for count in np.unique(replicas).tolist()}
+        counts = np.array([len(groups[count]) for count in replicas.tolist()], dtype=np.int64)
+        parts = []
+        for block in rows.blocks(counts):
+            replicas = block.values("data_parallel") * block.values("context_parallel")
+            own = [groups[count] for count in replicas.tolist()]
+            index = np.repeat(np.arange(len(block)), [len(sizes) for sizes in own])
+            sizes = np.concatenate([np.zeros(0, dtype=np.int64), *own])
+            part = self._with(block.take(index), "shard_group_size", sizes)
+            parts.append(self.filtered(part, part.codes))
+        return Rows.concatenate(parts)
 
     @cached_property
     def sharding(self) -> Rows:

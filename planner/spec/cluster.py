@@ -128,6 +128,12 @@ class Link(Sourced):
     torus_wrap_side: int = Field(default=4, ge=0)
     """Axes shorter than this have no wrap-around link and take twice the time."""
 
+    @model_validator(mode="after")
+    def _has_axes(self) -> Self:
+        if self.is_torus and self.torus_axes < 1:
+            raise ValueError("torus_axes must be at least 1 where is_torus is true")
+        return self
+
 
 class Fabric(Sourced):
     """What kind of network joins the nodes: all but the line rate. One file in ``hardware/networks/``."""

@@ -23,7 +23,14 @@ sys.path[:0] = [str(HERE.parent / "fuzz"), str(HERE.parent)]
 
 from fuzz_kinds import KINDS, outcome_of  # noqa: E402
 
-SHARE = {"solve": 0.04, "solve toys": 0.6, "command line": 1.0}
+SHARE = {
+    "solve": 0.04,
+    "solve toys": 0.5,
+    "answers": 0.2,
+    "swept": 0.2,
+    "plan handed on": 0.5,
+    "mixed launch files": 0.5,
+}
 """Kinds that take longer get this share of an equal share."""
 
 

@@ -46,7 +46,7 @@ def _tomls(kind: str) -> list[dict[str, Any]]:
 
 
 @cache
-def _ordinary() -> Model:
+def ordinary_model() -> Model:
     return load_model("llama-3-8b")
 
 
@@ -76,7 +76,7 @@ def hardware_toml(rng: random.Random, folder: Path) -> None:
     path = folder / "machine.toml"
     text = toml_text(tree)
     path.write_text(mutated_text(rng, text) if rng.random() < 0.1 else text, encoding="utf-8")
-    assert_cluster(load_cluster(path, rng.choice((None, 8, 64))), _ordinary())
+    assert_cluster(load_cluster(path, rng.choice((None, 8, 64))), ordinary_model())
 
 
 def hardware_base(rng: random.Random, folder: Path) -> None:
@@ -91,7 +91,7 @@ def hardware_base(rng: random.Random, folder: Path) -> None:
         del tree[name]
     path = folder / "machine.toml"
     path.write_text(toml_text(mutated_tree(rng, tree)), encoding="utf-8")
-    assert_cluster(load_cluster(path, rng.choice((None, 8, 64))), _ordinary())
+    assert_cluster(load_cluster(path, rng.choice((None, 8, 64))), ordinary_model())
 
 
 def binary(rng: random.Random, folder: Path) -> None:
@@ -113,14 +113,14 @@ def binary(rng: random.Random, folder: Path) -> None:
 
 
 @cache
-def _launches(framework: str) -> list[tuple[dict[str, str], PlanRequest]]:
+def launches(framework: str) -> list[tuple[dict[str, str], PlanRequest]]:
     """Valid file sets of one framework with their requests."""
     return [(write(plan, request), request) for plan, request in legal_plans(framework, 12)]
 
 
 def launch_files(rng: random.Random, _folder: Path) -> None:
     """Launch files of every framework with lines, values and characters changed: read, priced and checked."""
-    files, request = rng.choice(_launches(rng.choice(WRITERS)))
+    files, request = rng.choice(launches(rng.choice(WRITERS)))
     files = dict(files)
     for name in rng.sample(list(files), rng.randrange(1, len(files) + 1)):
         files[name] = mutated_text(rng, files[name])
@@ -136,7 +136,7 @@ def launch_files(rng: random.Random, _folder: Path) -> None:
 
 
 @cache
-def _rows() -> list[dict[str, Any]]:
+def measured_rows() -> list[dict[str, Any]]:
     names = ("calibration.jsonl", "sweep_calibration.jsonl", "sequence_parallel_paper.jsonl")
     lines = [line for name in names for line in (TESTS / "data" / "measured" / name).read_text().splitlines()]
     return [json.loads(line) for line in lines]
@@ -144,7 +144,7 @@ def _rows() -> list[dict[str, Any]]:
 
 def measured_runs(rng: random.Random, folder: Path) -> None:
     """Lines of measured runs for ``validate``, some of them wrong; none may vanish."""
-    lines = [json_text(mutated_tree(rng, row)) for row in rng.sample(_rows(), rng.randrange(1, 4))]
+    lines = [json_text(mutated_tree(rng, row)) for row in rng.sample(measured_rows(), rng.randrange(1, 4))]
     if rng.random() < 0.3:
         lines.insert(
             0, rng.choice(("{", "[]", "null", "NaN", '{"id": 1e999}', "[" * 5000, "9" * 5000, '"a"'))
@@ -163,7 +163,7 @@ def measured_runs(rng: random.Random, folder: Path) -> None:
 @cache
 def _asked() -> PlanRequest:
     return PlanRequest(
-        model=_ordinary(),
+        model=ordinary_model(),
         cluster=load_cluster("h100-sxm-80gb", 16),
         workload=Workload(global_batch=64, seq_length=4096),
         framework=load_framework("megatron"),
@@ -245,8 +245,8 @@ def changed_file(rng: random.Random, folder: Path) -> str:
         ("config.json", lambda: json_text(mutated_tree(rng, rng.choice(_configs())))),
         ("machine.toml", lambda: toml_text(mutated_tree(rng, rng.choice(_tomls("hardware"))))),
         ("model.toml", lambda: toml_text(mutated_tree(rng, rng.choice(_tomls("models"))))),
-        ("runs.jsonl", lambda: json_text(mutated_tree(rng, rng.choice(_rows())))),
-        ("run.sh", lambda: mutated_text(rng, next(iter(_launches("megatron")[0][0].values())))),
+        ("runs.jsonl", lambda: json_text(mutated_tree(rng, rng.choice(measured_rows())))),
+        ("run.sh", lambda: mutated_text(rng, next(iter(launches("megatron")[0][0].values())))),
     ]
     name, text = rng.choice(makers)
     path = folder / name

@@ -12,6 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from fuzz_commands import (
+    answers,
+    compared,
+    damaged_runs,
+    graded,
+    handed_on,
+    mixed_launch_files,
+    staged_plan,
+    swept,
+)
 from fuzz_files import (
     binary,
     config_json,
@@ -24,6 +34,7 @@ from fuzz_files import (
     progress_file,
     sweep_state,
 )
+from fuzz_machines import calibrated_machine, made_up_model, tiered_machine
 from fuzz_oracle import assert_sentence, no_longer_than
 from fuzz_questions import command_line, names, options, pins, sweep_grid
 from fuzz_solver import solve_small, solve_tiny
@@ -64,6 +75,17 @@ KINDS: dict[str, Kind] = {
     "practice progress": progress_file,
     "sweep grid": sweep_grid,
     "command line": command_line,
+    "plan of stages": staged_plan,
+    "plan handed on": handed_on,
+    "compared files": compared,
+    "mixed launch files": mixed_launch_files,
+    "damaged runs": damaged_runs,
+    "swept": swept,
+    "graded words": graded,
+    "made-up model": made_up_model,
+    "tiered machine": tiered_machine,
+    "calibrated machine": calibrated_machine,
+    "answers": answers,
     "solve": solve_small,
     "solve toys": solve_tiny,
 }
