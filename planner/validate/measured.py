@@ -29,7 +29,7 @@ from planner.spec.plan import Plan, Schedule, StagePlan
 from planner.spec.problems import first_problem, shown
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
-from planner.validate.memory import habits_of_run, settled_recompute
+from planner.validate.memory import habits_of_run, settled_recompute, splits_sequence
 from planner.validate.spellings import (
     accelerator_named,
     framework_named,
@@ -354,7 +354,7 @@ def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfi
             expert_tensor_parallel=_number(config, "expert_tensor_parallel", expert_tensor),
             zero_stage=zero,
             shard_group_size=_shard_group(config, d * c) if zero else 1,
-            sequence_parallel=t > 1 and (_usual_sequence(framework) if sequence is None else sequence),
+            sequence_parallel=t > 1 and (splits_sequence(framework.memory) if sequence is None else sequence),
             micro_batch=b,
             num_microbatches=_microbatches(_number(config, "global_batch") / (d * b), schedule, p),
             recompute=recompute, recompute_modules=modules,
@@ -376,11 +376,6 @@ def _shard_group(config: Mapping[str, Any], replicas: int) -> int:
     """Return the ranks that share the state; a group of one is a table's way of saying that all do."""
     group = _number(config, "shard_group_size", replicas)
     return group if group > 1 else replicas
-
-
-def _usual_sequence(framework: FrameworkProfile) -> bool:
-    """Return whether tensor ranks split the sequence where a row does not say (not before FlashAttention)."""
-    return framework.memory.fused_attention and framework.memory.unsaid_sequence_parallel
 
 
 def _usual_expert_tensor(t: int, e: int, model: Model, framework: FrameworkProfile) -> int:

@@ -63,6 +63,11 @@ def habits_of_run(habits: MemoryHabits, compiled: bool, source: str) -> MemoryHa
     return habits.model_copy(update=changes)
 
 
+def splits_sequence(habits: MemoryHabits) -> bool:
+    """Return whether tensor ranks split the sequence where a row does not say (not before FlashAttention)."""
+    return habits.fused_attention and habits.unsaid_sequence_parallel
+
+
 RECOMPUTE_ORDER: tuple[tuple[Recompute, tuple[str, ...]], ...] = (
     ("selective", ("mlp", "moe_act", "mla_up_proj", "layernorm")),
     ("full", ()),

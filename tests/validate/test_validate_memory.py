@@ -91,6 +91,16 @@ def test_a_list_of_layers_that_a_row_does_not_give_is_the_shortest_that_fits():
     assert all(stage.recompute_layers == stage.layers for stage in elsewhere.plan.stages)
 
 
+@pytest.mark.parametrize(("framework", "expected"), [("paddle", False), ("megatron", True)])
+def test_an_unstated_split_of_the_sequence_is_the_frameworks_habit(framework, expected):
+    rows = [json.loads(line) for line in ROWS.read_text().splitlines()]
+    row = next(row for row in rows if row["id"] == "flagperf-paddle-llama7b-tp2pp1-sh1-80")
+    config = row["config"] | {"precision": "bf16"}
+    assert to_case(row | {"framework": framework, "config": config}).plan.sequence_parallel is expected
+    said = config | {"sequence_parallel": not expected}
+    assert to_case(row | {"framework": framework, "config": said}).plan.sequence_parallel is not expected
+
+
 def test_a_stated_recompute_stays_as_stated(tiny_dense):
     plan = Plan(data_parallel=8, zero_stage=1, shard_group_size=8, recompute="full")
     assert settled_recompute({"config": {"recompute": "full"}}, plan, tiny_dense) is plan
