@@ -14,6 +14,7 @@ from planner.errors import PlannerError
 COMMANDS = {
     "plan": "planner.cli.plan",
     "estimate": "planner.cli.estimate",
+    "why": "planner.cli.why",
     "why-not": "planner.cli.why_not",
     "compare": "planner.cli.compare",
     "check": "planner.cli.check",

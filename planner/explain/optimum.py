@@ -19,12 +19,22 @@ NEARBY = (1.1, 1.3, 2.0)
 """Multiples of a known step time below which the best plan is looked for first."""
 
 
+RANKED_FIELDS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+"""Degrees by which ranked plans differ: of all plans with a value, the first in the ranking is the best."""
+
+
 @dataclass(frozen=True)
 class Ranking:
     """The plans of the answer, best first, and whether no other plan is faster than the last (by 1 %)."""
 
     plans: tuple[Estimate, ...] = ()
     proven: bool = False
+
+    def first_with(self, field: str, value: Any) -> Estimate | None:
+        """The best plan with another value of one of the degrees by which ranked plans differ, if shown."""
+        if not self.proven or field not in RANKED_FIELDS:
+            return None
+        return next((each for each in self.plans[1:] if getattr(each.plan, field) == value), None)
 
     def least_pct(self, best: Estimate) -> float:
         """What plans lose that are not shown, nor variants of one shown; 0 where it is not known. [%]."""

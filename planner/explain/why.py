@@ -7,7 +7,7 @@ the rule it breaks or the bytes it lacks, and, when asked for, the best plan tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.activations import selective_modules
@@ -15,7 +15,13 @@ from planner.cost.words import plan_words, setting_words
 from planner.errors import BadInput
 from planner.explain.loss import amount, loss_phrase, percent
 from planner.explain.neighbours import LAYOUT_FIELDS, changed, neighbour_values, why_unchanged
-from planner.explain.optimum import NEAR_PCT, Ranking, conditional_optimum, ranks_by_time
+from planner.explain.optimum import (
+    NEAR_PCT,
+    RANKED_FIELDS,
+    Ranking,
+    conditional_optimum,
+    ranks_by_time,
+)
 from planner.explain.sentences import listed, lower_first
 from planner.rules import TABULAR_RULES
 from planner.spec import Plan, PlanRequest
@@ -43,9 +49,6 @@ NEARLY_FITS = 0.2
 """A plan that needs this much more than there is may fit with another layout."""
 NOTABLE_END = 0.02
 """Embedding and loss on the rank that sets the pace are worth a better layout from this share of the step."""
-
-RANKED_FIELDS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
-"""Degrees by which ranked plans differ: of all plans with a value, the first in the ranking is the best."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,15 @@ def reasons(
     seconds
         Time limit of each search. [s]
     """
-    found = []
+    found, ranking = [], Ranking(tuple(ranked), proven)
     for field, values in alternatives(best.plan, request):
-        again = {value: resolve or _is_worth_a_search(field, value, ranked, request) for value in values}
-        sides = tuple(look(best, request, field, value, seconds if again[value] else 0.0) for value in values)
-        found.append(_reason(best, request, field, sides, Ranking(tuple(ranked), proven)))
+        sides = []
+        for value in values:
+            known = ranking.first_with(field, value) if resolve and ranks_by_time(request) else None
+            again = resolve or _is_worth_a_search(field, value, ranked, request)
+            side = look(best, request, field, value, seconds if again and known is None else 0.0)
+            sides.append(side if known is None else replace(side, searched=True, optimum=known))
+        found.append(_reason(best, request, field, tuple(sides), ranking))
     found.insert(min(2, len(found)), _data_parallel(best, request))
     if best.plan.pipeline_parallel > 1:
         found.append(_without_pipeline(best, request, ranked))
@@ -240,7 +247,7 @@ def _side_words(best: Estimate, request: PlanRequest, side: Side, field: str) ->
     if side.optimum is None:
         return f"{words}; no legal plan with {name} fits"
     if side.estimate is not None and not side.broken and not side.memory and side.optimum.plan == side.plan:
-        return words
+        return f"{words}; nothing with {name} is faster"
     loss = loss_phrase(best, side.optimum)
     return f"{words}; the best plan with {name} is {plan_words(side.optimum.plan)}: {loss}"
 
@@ -269,18 +276,20 @@ def _closer_than_the_band(
     """Which other plans are closer to the first one than the estimate's own error."""
     band = best.error_band_pct
     ranks = [str(rank) for rank, other in enumerate(ranked, 1) if rank > 1 and percent(best, other) < band]
-    near = [
-        f"the best with {setting_words(reason.field, side.value)} ({amount(best, side.optimum)})"
-        for reason in found
-        for side in reason.sides
-        if reason.field in RANKED_FIELDS and side.optimum and percent(best, side.optimum) < band
-    ]
+    near: dict[Plan, str] = {}
+    for reason in found:
+        for side in reason.sides if reason.field in RANKED_FIELDS else ():
+            known = [best.plan, *near, *(other.plan for other in ranked)]
+            if side.optimum and percent(best, side.optimum) < band and side.optimum.plan not in known:
+                name = setting_words(reason.field, side.value)
+                near[side.optimum.plan] = f"the best with {name} ({amount(best, side.optimum)})"
     plans = [f"plan{'s' if len(ranks) > 1 else ''} {listed(ranks)}"] if ranks else []
     if not plans and not near:
         return []
+    verb = "are" if len(ranks) + len(near) > 1 else "is"
     sentence = (
-        f"Error band {band:g} %: {listed([*plans, *near])} {'are' if len(ranks) + len(near) > 1 else 'is'} "
-        "closer than that to plan 1; measure before relying on the order."
+        f"Error band {band:g} %: {listed([*plans, *near.values()])} {verb} closer than that; measure before "
+        "relying on the order."
     )
     return [Reason("error_band_pct", band, (), sentence)]
 

@@ -200,26 +200,26 @@ def _indented(rows: list[tuple[str, ...]]) -> str:
     return textwrap.indent(text, "  ")
 
 
-def answer_text(answer: Answer) -> str:
-    """The whole answer of the main job, as text."""
+def answer_text(answer: Answer, *, only_why: bool = False) -> str:
+    """The whole answer of the main job, as text; with ``only_why`` the first plan and its reasons alone."""
     request, result = answer.request, answer.result
     parts = [paragraph(headline(request)), ""]
     if result.best is None:
         parts.append(_nothing_text(answer))
     else:
         full = f"Plan 1 in full: {full_words(result.plans[0].plan, request)}."
-        parts += [ranking(result.plans, request), "", paragraph(full), "", *_plan_parts(answer)]
+        shown = result.plans[:1] if only_why else result.plans
+        parts += [ranking(shown, request), "", paragraph(full), "", *_plan_parts(answer, only_why)]
     parts.append(section("Assumed", bullets(request.assumptions)))
     parts.append(paragraph(proof_line(result, request)))
     return "\n".join(parts)
 
 
-def _plan_parts(answer: Answer) -> list[str]:
+def _plan_parts(answer: Answer, only_why: bool) -> list[str]:
     best, request = answer.result.plans[0], answer.request
     parts = [
         section("Why plan 1", bullets(reason.sentence for reason in answer.reasons)),
-        breakdowns(best, request),
-        "",
+        *([] if only_why else [breakdowns(best, request), ""]),
         section("What binds", bullets(answer.binds)),
         section("Notes", bullets(_notes(answer.result))),
     ]
@@ -262,11 +262,11 @@ def _nothing_text(answer: Answer) -> str:
     return paragraph("No plan was found within the time limit; give more time with --time-limit.") + "\n"
 
 
-def conflict_text(conflict: Conflict) -> str:
+def conflict_text(conflict: Conflict, title: str = "Nothing fits") -> str:
     """Why nothing fits, and the nearest changes that work."""
     changes = bullets(relaxation.sentence for relaxation in conflict.relaxations)
     parts = [
-        section("Nothing fits", paragraph(conflict.paragraph, "  ")),
+        section(title, paragraph(conflict.paragraph, "  ")),
         section("Any one of these changes makes a plan possible", changes),
         section("Not enough alone", bullets(conflict.hopeless)),
     ]
@@ -301,7 +301,7 @@ def why_not_text(found: WhyNot) -> str:
         parts.append(section("Broken rules", bullets(broken)))
         parts.append(section("Where the time differs", _difference_table(found.terms, ("best", "choice"))))
     if found.conflict is not None:
-        parts.append(conflict_text(found.conflict))
+        parts.append(conflict_text(found.conflict, "Why none does"))
     parts.append(section("Assumed", bullets(found.request.assumptions)))
     return "\n".join(part for part in parts if part).rstrip()
 

@@ -250,6 +250,18 @@ def test_ctrl_c_exits_130_with_one_word(monkeypatch: pytest.MonkeyPatch) -> None
     assert result.stderr.strip() == "Interrupted."
 
 
+def test_why_searches_again_around_every_setting() -> None:
+    """Pinned to t=2 the best plan has neighbours that differ in what is left; the tables are left out."""
+    found = data("why", *SMALL, *PINNED)
+    assert found["plans"][0]["rank"] == 1
+    fields = {reason["field"] for reason in found["reasons"]}
+    assert {"tensor_parallel", "zero_stage", "micro_batch", "recompute"} <= fields
+    text = " ".join(run("why", *SMALL, *PINNED).stdout.split())
+    assert "the best plan with t=1 is" in text or "nothing with t=1 is faster" in text
+    assert "Without --tp 2" in text
+    assert "Time of a step" not in text
+
+
 @pytest.mark.parametrize("pins", [["--tp", "4"], ["--pp", "2"]])
 def test_why_not_prices_the_choice_against_the_best(pins: list[str]) -> None:
     result = run("why-not", *SMALL, *pins)

@@ -21,9 +21,9 @@ from planner.explain.changes import (
 from planner.explain.compare import Comparison, compare
 from planner.explain.loss import time_differences
 from planner.explain.neighbours import adapted, changed, neighbour_values, why_unchanged
-from planner.explain.optimum import Ranking, better_plan, conditional_optimum
+from planner.explain.optimum import RANKED_FIELDS, Ranking, better_plan, conditional_optimum
 from planner.explain.sensitivity import sensitivity_of
-from planner.explain.why import RANKED_FIELDS, reasons
+from planner.explain.why import reasons
 from planner.explain.why_not import first_winning, why_not, why_not_plan
 from planner.report.table import answer_text, comparison_text, why_not_text
 from planner.request import read_pins
