@@ -16,8 +16,12 @@ from planner.spec.request import PlanRequest
 
 WIDEN = 1.2
 """Each round of the scan takes work rows up to this factor above the round before."""
-MOST_OPEN_ROWS = 16
-"""Work rows of one scan where idle GPUs or a range of batches leave many settings to each."""
+FIRST_ROWS, OPEN_ROWS = 512, 16
+"""Work rows of the first scan; and where idle GPUs, a range of batches or no limit leave much of each."""
+GROWTH = 4
+"""A scan takes at most so many times the rows of the one before."""
+MOST_SETTINGS = 150_000
+"""Settings that one scan should look at; how many work rows that is shows the scan before."""
 FIRST_LOOK = 1.05
 """Settings above the best plan by more than this factor are scanned later, if they still matter by then: the
 first plans of the other ranks are rarely good."""
@@ -28,7 +32,9 @@ class Rounds:
 
     def __init__(self, scan: Scan, request: PlanRequest) -> None:
         self._scan = scan
-        self._few = request.allow_idle or request.workload.global_batch_max is not None
+        self._most_rows = FIRST_ROWS
+        if request.allow_idle or request.workload.global_batch_max is not None:
+            self._most_rows = OPEN_ROWS
         self._is_weighted = request.goal in WEIGHTED_GOALS
         self._next_row = 0
         self._threshold_s = 0.0
@@ -66,13 +72,16 @@ class Rounds:
         if is_first:
             heapq.heappush(self._postponed, (most_us, start, stop))
             limits = replace(limits, overall_s=most_us * MICROSECOND_S)
+        before = self._scan.num_settings
         found = self._scan.expand(np.arange(start, stop), Limits() if self._is_weighted else limits)
+        rows, settings = stop - start, self._scan.num_settings - before
+        self._most_rows = max(min(MOST_SETTINGS * rows // (settings + 1), GROWTH * rows), 1)
         return found, np.arange(len(found.rows))
 
     def _stop(self, limits: Limits) -> int:
         steady = self._scan.steady_s
         self._threshold_s = max(self._threshold_s, float(steady[self._next_row])) * WIDEN
         stop = int(np.searchsorted(steady, min(self._threshold_s, limits.overall_s), side="right"))
-        if self._few:
-            stop = min(stop, self._next_row + MOST_OPEN_ROWS)
-        return max(stop, self._next_row + 1)
+        is_open = self._is_weighted or limits.overall_s >= NEVER * MICROSECOND_S
+        most = min(self._most_rows, OPEN_ROWS) if is_open and self._next_row == 0 else self._most_rows
+        return max(min(stop, self._next_row + most), self._next_row + 1)

@@ -36,6 +36,8 @@ from planner.spec.request import PlanRequest
 
 MOST_ROWS = 50_000
 """Degrees and batches that are completed together: some 100 MB with everything that joins them."""
+MOST_SHARED = 1_000_000
+"""At most so many settings are bounded together: some 200 MB, as the ZeRO stages of few of them differ."""
 NO_LIMITS = Limits()
 OF_BATCH = ("tensor_parallel", "context_parallel", "micro_batch")
 OF_EXPERTS = ("tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel")
@@ -212,9 +214,19 @@ class Scan:
         partial = _Partial(rows, source, work, pipeline_bound(rows, work).makespan, *self._around(rows))
         partial = partial.below(limits)
         partial = self._recomputing(partial, limits, sample)
-        partial = self._sharded(partial)
-        self.num_settings += 0 if sample else len(partial.rows)
-        return self._bounded(partial, limits)
+        found = []
+        for own in self._shared_blocks(partial.rows):
+            whole = self._sharded(partial if len(own) == len(partial.rows) else partial.take(own))
+            self.num_settings += 0 if sample else len(whole.rows)
+            found.append(self._bounded(whole, limits))
+        return found[0] if len(found) == 1 else Candidates.concatenate(found)
+
+    def _shared_blocks(self, rows: Rows) -> list[Codes]:
+        """Rows in blocks that ZeRO stages, sharding groups and offload make bearable tables of."""
+        stages = rows.matches(self.space.sharding, ("pipeline_parallel",))
+        groups = rows.matches(self.space.shards, ("data_parallel", "context_parallel"))
+        blocks = int(np.sum(stages * groups)) // MOST_SHARED + 1
+        return np.array_split(np.arange(len(rows)), min(blocks, max(len(rows), 1)))
 
     def _worked(self, rows: Rows, limit_s: float) -> tuple[Rows, WorkTimes]:
         """Work rows of which a layer fits and whose steady work is below the limit, with all their phases."""
