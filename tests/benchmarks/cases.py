@@ -107,7 +107,8 @@ def all_verdicts() -> Iterator[tuple[str, Verdict]]:
 
 def reason(verdict: Verdict) -> str:
     """Why the planner disagrees, as far as it is known."""
-    known = DISAGREE.get((verdict.case, verdict.number)) or MEDIUM_REASONS.get(verdict.case)
+    place = verdict.case, verdict.number
+    known = DISAGREE.get(place) or MEDIUM_REASONS.get(place) or MEDIUM_REASONS.get(verdict.case)
     return known or "not understood"
 
 

@@ -258,7 +258,8 @@ DISAGREE: dict[tuple[str, int], str] = {
     ("openrlhf-851-70b-zero2", 1): LENGTH_IS_A_CAP,
     ("s1-13-32b-8vs16", 1): LENGTH_IS_A_CAP,
     ("automodel-2394-gptoss120b-gb200", 4): (
-        "Twice the micro-batch of another row and no more memory: probably a loss fused with the head."
+        "Twice the micro-batch of another row and no more memory: its loss was cheaper than whole logits "
+        "(221 GB) and dearer than logits in chunks (95 GB); the case does not say which it was."
     ),
     ("modelzoo-7-qwen3-30b-8b200", 0): (
         "Token dispatch took most of the run's step; the planner prices it at the link's speed."
