@@ -199,6 +199,8 @@ class Question:
                 f"Number format {workload.precisions[0]}; change it with --precision (bf16,fp8 lets the "
                 "planner choose)."
             )
+        deep = defaults.deep_sentence(model.num_layers, framework)
+        said += [] if deep is None else [deep]
         low, high = workload.global_batch, workload.global_batch_max
         tried = None if high is None else defaults.micro_batch_sentence(low, high)
         said += [] if tried is None else [tried]

@@ -21,6 +21,12 @@ RANGE_MICRO_BATCHES = 64
 """Micro-batches that are tried with a range of batches, beside the divisors of its ends: with every size up
 to the largest batch, the table of layers to price would take gigabytes."""
 
+MOST_SPREAD, NEAR_EVEN = 256, 32
+"""Layers of a chunk up to which a framework that sets the ends of a pipeline apart may give them any number;
+beyond, ranks hold at most so many more or fewer than they would evenly."""
+MOST_CHUNKS = 256
+"""Chunks of a rank that are tried; more than any known model has layers."""
+
 
 def default_global_batch(num_gpus: int, seq_length: int) -> int:
     """Return sequences per step when the user names none.
@@ -52,6 +58,14 @@ def micro_batch_sentence(low: int, high: int) -> str | None:
         f"Micro-batches of up to {RANGE_MICRO_BATCHES} sequences, and those that divide a batch of {low} or "
         f"{high}, are tried; name others with --micro-batch."
     )
+
+
+def deep_sentence(num_layers: int, framework: FrameworkProfile) -> str | None:
+    """Say which layouts of a very deep model are tried, where not all are."""
+    if num_layers <= MOST_CHUNKS:
+        return None
+    near = f", ranks within {NEAR_EVEN} layers of even" if framework.limits.uneven_stages == "ends" else ""
+    return f"Of a model of {num_layers} layers at most {MOST_CHUNKS} chunks a rank are tried{near}."
 
 
 def cluster_sentence(cluster: Cluster, named: bool) -> str:

@@ -20,7 +20,6 @@ from planner.solver.space import candidate_values
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
-
 DEFINITIONS = {"pipelines_and_only_pipelines_have_a_schedule": "schedule"}
 """Rules that say what words mean, and the field whose pin makes them a matter of what the user said."""
 

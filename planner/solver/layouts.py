@@ -15,15 +15,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from planner.catalog.defaults import MOST_SPREAD, NEAR_EVEN
 from planner.solver.price import SettingPrice
 
 Counts = npt.NDArray[np.int64]
 MOST_STAGES = 512
 """Stages of the longest pipeline whose layouts are counted."""
-MOST_TO_SPREAD = 256
-"""Layers a round up to which both ends of a framework that sets them apart may hold any number."""
-NEAR_EVEN = 32
-"""Beyond, ranks hold at most so many more or fewer than they would evenly."""
 MOST_LAYOUTS = 64
 """Up to so many layouts of one setting are all priced."""
 
@@ -139,7 +136,7 @@ def _even_or_ends_of(
         if per_chunk % p == 0:
             yield tuple([per_chunk // p] * (p * v))
         return
-    near = per_chunk if per_chunk <= MOST_TO_SPREAD else NEAR_EVEN
+    near = per_chunk if per_chunk <= MOST_SPREAD else NEAR_EVEN
     even = per_chunk // p
     for middle in range(max(even - near, 1), min(even + near, per_chunk)) if p > 2 else (1,):
         rest = per_chunk - (p - 2) * middle

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from planner.catalog.defaults import RANGE_MICRO_BATCHES
+from planner.catalog.defaults import MOST_CHUNKS, RANGE_MICRO_BATCHES
 from planner.rules import TABULAR_RULES, Rule, pin_rules
 from planner.rules.check import CHOICES
 from planner.spec.request import PlanRequest
@@ -28,8 +28,6 @@ FIELDS = (
     "num_microbatches", "schedule", "virtual_stages", "zero_stage", "shard_group_size", "offload",
 )  # fmt: skip
 """Plan fields that a setting fixes."""
-MOST_CHUNKS = 256
-"""Chunks of a rank that are tried; more than any known model has layers."""
 MOST_PAIRS = 200_000
 """Rows of one join in parts, before the rules filter them: 60 MB."""
 MOST_COMBINATIONS = 2_000_000
