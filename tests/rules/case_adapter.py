@@ -106,20 +106,26 @@ def load_cases() -> dict[str, dict[str, Any]]:
 
 
 def entries(case: dict[str, Any], **given: Any) -> list[Entry]:
-    """Every configuration of the case. ``given`` overrides or completes configuration keys of all of them."""
+    """Every configuration of the case. ``given`` overrides or completes configuration keys of all of them.
+
+    What a configuration leaves out is as in the one before it of the same model.
+    """
     configs = case["config"] if isinstance(case["config"], list) else [case["config"]]
-    found, before = [], {}
+    found: list[Entry] = []
+    before: dict[Any, dict[str, Any]] = {}
+    model = None
     defaults = {
         "recompute": next((usual for start, usual in RECOMPUTE if case["id"].startswith(start)), "none")
     }
     for config in configs:
+        model = config.get("model", model)
         raw = {
             **defaults,
-            **{key: value for key, value in before.items() if key not in OUTCOMES},
+            **{key: value for key, value in before.get(model, {}).items() if key not in OUTCOMES},
             **config,
             **given,
         }
-        before = raw
+        before[model] = raw
         found.append(_entry(case, raw))
     return found
 
