@@ -152,7 +152,10 @@ def _closely(
 
     Bounds are infinite where the layout does not fit. What follows is passed on where it is known.
     """
-    fits, recomputed = fewest(_fits(alike, shares), shares, alike.value("recompute"), alike.request)
+    recompute, request = alike.value("recompute"), alike.request
+    numbers = tried(shares.own, shares.mirror, recompute, request)
+    fits = fits_of(alike, shares.own, shares.mirror, numbers)
+    fits, recomputed = fewest(fits, shares, recompute, request)
     passes = passes_of(alike, shares, recomputed)
     longest, paces = _longest(_by_rank(alike, passes), True)
     after = _after(alike, shares, paces & fits[:, :, None]) if after is None else after
@@ -222,12 +225,14 @@ def _after(alike: Alike, shares: RankShares, paces: npt.NDArray[np.bool_]) -> Fl
     used = np.unique(shares.place[ever])
     number = np.zeros(len(shares.own.rank), dtype=np.int64)
     number[used] = np.arange(len(used))
-    tails = _tails(alike, shares.own.take(used), None if shares.mirror is None else shares.mirror.take(used))
+    tails = tails_of(
+        alike, shares.own.take(used), None if shares.mirror is None else shares.mirror.take(used)
+    )
     of_ranks = tails[:, np.where(ever, number[shares.place], 0)] if len(used) else np.zeros(paces.shape)
     return np.asarray(np.min(np.where(paces, of_ranks, np.inf), axis=2))
 
 
-def _tails(alike: Alike, own: Shares, mirror: Shares | None) -> Floats:
+def tails_of(alike: Alike, own: Shares, mirror: Shares | None) -> Floats:
     """Synchronisation and optimizer of each load at least, as [setting, load]. [s]."""
     depth = alike.request.model.mtp_depth
     forward, backward = _phases(alike, own, mirror, float(alike.value("recompute") != "none"))
@@ -242,18 +247,23 @@ def _tails(alike: Alike, own: Shares, mirror: Shares | None) -> Floats:
     return tails
 
 
-def _fits(alike: Alike, shares: RankShares) -> npt.NDArray[np.bool_]:
-    """Whether each load fits, as [setting, load, number of recomputed layers (``tried``)]."""
+def fits_of(alike: Alike, own: Shares, mirror: Shares | None, numbers: Counts) -> npt.NDArray[np.bool_]:
+    """Whether each load fits, as [setting, load, number of recomputed layers].
+
+    Parameters
+    ----------
+    mirror
+        Under a two-way schedule the other stage that the rank holds, which recomputes alike.
+    """
     request = alike.request
-    numbers = tried(shares, alike.value("recompute"), request)
-    fits = np.zeros((len(alike), len(shares.own.rank), len(numbers)), dtype=bool)
-    copies = shares.mirror if alike.value("schedule") in DOUBLE_MODEL else None
-    for members in shares.own.by_kinds(copies):
-        own = _recomputing(shares.own.take(members), numbers, request)
-        mirror = None if copies is None else _recomputing(copies.take(members), numbers, request)
-        ranks = shares.own.rank[members][:, None]
+    fits = np.zeros((len(alike), len(own.rank), len(numbers)), dtype=bool)
+    copies = mirror if alike.value("schedule") in DOUBLE_MODEL else None
+    for members in own.by_kinds(copies):
+        load = _recomputing(own.take(members), numbers, request)
+        other = None if copies is None else _recomputing(copies.take(members), numbers, request)
+        ranks = own.rank[members][:, None]
         for chosen, setting in alike.settings:
-            needed = stage_memory(own, _along(setting, 2), request, ranks, mirror).total
+            needed = stage_memory(load, _along(setting, 2), request, ranks, other).total
             enough = needed <= request.cluster.usable_hbm_bytes
             fits[np.ix_(chosen, members)] = np.broadcast_to(enough, (len(chosen), len(members), len(numbers)))
     return fits

@@ -73,12 +73,31 @@ class ChainPool:
     def learn(self, schedule: Schedule, passes: tuple[Matrix, Matrix, Matrix], m: int) -> None:
         """Add the longest chain of a layout, given its passes as [rank][chunk] (``critical_path``)."""
         p, v = len(passes[0]), len(passes[0][0])
-        known = self.matrix(schedule, p, v, m)
-        if schedule in ADAPTIVE or len(known) >= 2 * p + MOST_LEARNED:
+        if schedule in ADAPTIVE or self._is_full(schedule, p, v, m):
             return
         chain = critical_path(schedule, *passes, m)
         if chain is not None:
-            self._matrices[schedule, p, v, m] = np.concatenate([known, _rows([chain], schedule, p, v)])
+            self.keep(chain, schedule, p, v, m)
+
+    def keep(self, chain: Chain, schedule: Schedule, p: int, v: int, m: int) -> None:
+        """Add a chain, unless there are many or it is known."""
+        known, row = self.matrix(schedule, p, v, m), _rows([chain], schedule, p, v)
+        if not (self._is_full(schedule, p, v, m) or np.any(np.all(known == row, axis=1))):
+            self._matrices[schedule, p, v, m] = np.concatenate([known, row])
+
+    def chains(self, schedule: Schedule, p: int, v: int, m: int) -> list[Chain]:
+        """All of them, as ``critical_path`` has them."""
+        places = stage_order(schedule, p, v)
+        found: list[Chain] = []
+        for row in self.matrix(schedule, p, v, m).reshape(-1, len(places), 3):
+            stages, phases = np.nonzero(row)
+            times = row[stages, phases].astype(np.int64).tolist()
+            keys = [(*places[stage], phase) for stage, phase in zip(stages, phases.tolist(), strict=True)]
+            found.append(dict(zip(keys, times, strict=True)))
+        return found
+
+    def _is_full(self, schedule: Schedule, p: int, v: int, m: int) -> bool:
+        return len(self.matrix(schedule, p, v, m)) >= len(first_chains(schedule, p, v, m)) + MOST_LEARNED
 
 
 def _rows(chains: Iterable[Chain], schedule: Schedule, p: int, v: int) -> npt.NDArray[np.float64]:

@@ -18,6 +18,7 @@ import numpy as np
 from planner.cost.data_parallel import tail_time
 from planner.cost.memory import DOUBLE_MODEL, stage_memory
 from planner.cost.orders import BIDIRECTIONAL
+from planner.cost.program import Matrix
 from planner.cost.schedule import Timeline, simulate
 from planner.cost.setting import Settings
 from planner.cost.stage import ChunkLoad, spread_recomputed, stage_order
@@ -125,6 +126,10 @@ class SettingPrice:
     def learn(self, layout: Layout) -> None:
         """Keep the longest chain of the layout for the bounds of others."""
         self.chains.learn(self.schedule, self._matrices(self.loads(layout)), self.m)
+
+    def passes(self, layout: Layout) -> tuple[Matrix, Matrix, Matrix]:
+        """Forward, input-gradient and weight-gradient seconds as [rank][chunk]."""
+        return self._matrices(self.loads(layout))
 
     def _timeline(self, *matrices: list[list[float]]) -> Timeline:
         """The simulated schedule; settings that differ only in sharding share it."""

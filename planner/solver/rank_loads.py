@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from planner.cost.data_parallel import tail_time
 from planner.cost.memory import stage_memory
-from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.stage import ChunkLoad
 from planner.cost.states import load_local_parameters
 from planner.solver.price import SettingPrice
@@ -61,10 +60,7 @@ def covers(more: Loads, fewer: Loads) -> bool:
 def rank_loads(price: SettingPrice, worth_s: float) -> list[list[RankLoad]]:
     """Loads of every rank that fit and whose work alone takes no longer than ``worth_s``.
 
-    Notes
-    -----
-    Two-way schedules share memory and work between mirrored ranks: there no load is left out, and what
-    follows the pipeline counts as nothing.
+    Of one-way schedules; under a two-way schedule mirrored ranks share memory and work (``pair_loads``).
     """
     by_ends: dict[Ends, list[int]] = {}
     for rank in range(price.p):
@@ -80,19 +76,21 @@ def rank_loads(price: SettingPrice, worth_s: float) -> list[list[RankLoad]]:
     return loads
 
 
+def spare_seconds(price: SettingPrice, worth_s: float) -> float:
+    """Work of a micro-batch that a rank can do if the step is to take ``worth_s``. [s]."""
+    growth = price.finish(1.0, 0.0) - price.finish(0.0, 0.0)
+    return (worth_s - price.finish(0.0, 0.0)) / growth * (1 + ROUND_OFF) / price.m
+
+
 def _bearable(price: SettingPrice, ends: Ends, worth_s: float) -> Iterator[Kinds]:
     """Layers of each kind that a rank can work off in ``worth_s``."""
     model = price.request.model
     counts = [sum(own == kind for own in model.layer_kinds) for kind in price.kinds]
     seconds = [sum(phases[:3]) for phases in price.kinds.values()]
-    growth = price.finish(1.0, 0.0) - price.finish(0.0, 0.0)
-    makespan = (worth_s - price.finish(0.0, 0.0)) / growth * (1 + ROUND_OFF)
     paid = (
         sum(price.engine[:3]) * price.v + ends[0] * sum(price.embedding[:3]) + ends[1] * sum(price.head[:3])
     )
-    spare = makespan / price.m - paid
-    if price.schedule in BIDIRECTIONAL:
-        spare = sum(count * each for count, each in zip(counts, seconds, strict=True)) * (1 + ROUND_OFF)
+    spare = spare_seconds(price, worth_s) - paid
     least = 1 if price.v == 1 else 0
     most = model.num_layers - (price.p - 1) * least
     ranges = [
@@ -107,7 +105,7 @@ def _bearable(price: SettingPrice, ends: Ends, worth_s: float) -> Iterator[Kinds
 
 def _tails(price: SettingPrice, ends: Ends, kinds: list[Kinds]) -> Floats:
     """Synchronisation and optimizer of each load, hidden behind as much computation as there can be. [s]."""
-    if price.schedule in BIDIRECTIONAL or not kinds:
+    if not kinds:
         return np.zeros(len(kinds))
     columns = np.array(kinds).T
     load = ChunkLoad(
@@ -135,8 +133,6 @@ def _least_recomputed(
     price: SettingPrice, ranks: list[int], ends: Ends, kinds: list[Kinds]
 ) -> list[list[int | None]]:
     """Fewest recomputed layers with which each load fits, as [rank][load], None where it never does."""
-    if price.schedule in BIDIRECTIONAL:
-        return [[0] * len(kinds) for _ in ranks]
     least: list[list[int | None]] = [[None] * len(kinds) for _ in ranks]
     groups: dict[tuple[bool, ...], list[int]] = {}
     for index, held in enumerate(kinds):

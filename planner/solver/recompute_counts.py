@@ -6,20 +6,18 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.solver.layout_passes import Counts, may_skip_recompute
-from planner.solver.rank_shares import RankShares
+from planner.solver.rank_shares import RankShares, Shares
 from planner.spec.plan import Recompute
 from planner.spec.request import PlanRequest
 
 Fits = npt.NDArray[np.bool_]
 
 
-def tried(shares: RankShares, recompute: Recompute, request: PlanRequest) -> Counts:
+def tried(own: Shares, mirror: Shares | None, recompute: Recompute, request: PlanRequest) -> Counts:
     """Numbers of recomputed layers whose memory decides; a load with fewer layers recomputes all it has."""
     if recompute == "none":
         return np.zeros(1, dtype=np.int64)
-    most = int(shares.own.num_layers.max(initial=0))
-    if shares.mirror is not None:
-        most = max(most, int(shares.mirror.num_layers.max(initial=0)))
+    most = max(int(each.num_layers.max(initial=0)) for each in (own, mirror or own))
     is_partial = request.framework.limits.recomputes_partially(recompute)
     return np.arange(most + 1) if is_partial else np.array([0, most])
 
@@ -45,7 +43,8 @@ def fewest(fits: Fits, shares: RankShares, recompute: Recompute, request: PlanRe
     if not may_skip_recompute(request):
         return np.all(fits[:, shares.place, -1], axis=2), np.broadcast_to(held, shape)
     if request.framework.limits.recompute_per_stage:
-        enough, counts = _by_stage(fits, shares, tried(shares, recompute, request), held)
+        numbers = tried(shares.own, shares.mirror, recompute, request)
+        enough, counts = _by_stage(fits, shares, numbers, held)
     else:
         is_partial = request.framework.limits.recomputes_partially(recompute)
         enough, counts = _first_of_chunks(fits, shares, held, is_partial)

@@ -165,7 +165,7 @@ class Search:
         most = FAR_ABOVE * entry.bound_us * price.p + 1
         worth_s = min(best_us, most) * MICROSECOND_S / weight
         in_vain = self._in_vain_by_work[self._shared(entry)] if best_us < NEVER else None
-        found = refine(price, worth_s, in_vain)
+        found = refine(price, worth_s, in_vain, self._deadline)
         entry.bound_us = max(entry.bound_us, int(microseconds_down(found.bound_s * weight)))
         if entry.bound_us + ROUNDED_US >= min(best_us, most) * (1 - MET):
             entry.exhaustive = True

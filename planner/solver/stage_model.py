@@ -8,17 +8,21 @@ Memory is not linear in all loads, so each rank carries a table of the loads tha
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from itertools import accumulate
 from math import floor, inf
 from typing import Any
 
+import numpy as np
+
 from planner.cost.critical_path import Chain, critical_path
 from planner.cost.orders import BIDIRECTIONAL
-from planner.solver.chain_pool import ADAPTIVE, first_chains
+from planner.solver.chain_pool import ADAPTIVE
 from planner.solver.cp_sat import cp_model, new_solver
-from planner.solver.layout_passes import may_skip_recompute
+from planner.solver.layout_passes import may_skip_recompute, recomputes_all
 from planner.solver.layouts import counts_allowed
+from planner.solver.pair_loads import pair_loads
 from planner.solver.price import Layout, SettingPrice
 from planner.solver.rank_loads import Loads, RankLoad, covers, rank_loads
 from planner.spec.model import LayerKind
@@ -27,10 +31,13 @@ UNITS = 1e9
 """The best known step is cut into so many units; a sum of chains loses less than one unit a layer."""
 MEETS = 1e-7
 """A bound this close to the best, relative to it, is met: rounding of a few hundred coefficients."""
-MOST_ROUNDS = 4
-"""Solves of one setting; each adds the chain that the last layout ran into."""
-EFFORT = 0.1
-"""CP-SAT's deterministic seconds a solve: the same answer on every machine."""
+MOST_ROUNDS, EFFORT = 4, 0.1
+"""Solves of one setting, each of which adds the chain that the last layout ran into, and CP-SAT's
+deterministic seconds a solve: the same answer on every machine."""
+PAIR_ROUNDS, PAIR_EFFORT = 24, 1.0
+"""The same under two-way schedules, whose layouts are alike: a layer moves between the stages of a pair."""
+MOST_NEARBY = 4
+"""Layouts near a proposed one whose chains are added with its own."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,9 @@ class Refined:
     bound_s: float
 
 
-def refine(price: SettingPrice, worth_s: float, in_vain: list[Loads] | None = None) -> Refined:
+def refine(
+    price: SettingPrice, worth_s: float, in_vain: list[Loads] | None = None, deadline: float = inf
+) -> Refined:
     """Search all layouts of a setting for one that takes less than ``worth_s``.
 
     Parameters
@@ -50,11 +59,13 @@ def refine(price: SettingPrice, worth_s: float, in_vain: list[Loads] | None = No
     in_vain
         Loads of settings with the same phases that were searched in vain, for as much time or more. A setting
         whose loads all fit there, with no more to follow, has no better layout; else its own are added.
+    deadline
+        When to stop, by ``time.monotonic``. [s]
 
     Where all chunks recompute the same number of layers, each number is a model of its own, until one more
     does not make room for any further load: from there on layouts only get slower.
     """
-    loads = rank_loads(price, worth_s)
+    loads = (pair_loads if price.schedule in BIDIRECTIONAL else rank_loads)(price, worth_s)
     best: float = worth_s
     layout: Layout | None = None
     if not all(loads) or _room(loads) < price.request.model.num_layers:
@@ -69,7 +80,7 @@ def refine(price: SettingPrice, worth_s: float, in_vain: list[Loads] | None = No
             break
         if not all(fitting) or _room(fitting) < price.request.model.num_layers:
             continue
-        found = _search(StageModel(price, fitting, worth_s, first), price, best)
+        found = _search(StageModel(price, fitting, worth_s, first), price, best, deadline)
         bound = min(bound, found.bound_s)
         if found.layout is not None:
             best, layout = found.seconds, found.layout
@@ -96,10 +107,12 @@ def _with_first(rows: list[RankLoad], first: int | None, chunks: int) -> list[Ra
     return [row for row in rows if row.least_recomputed <= min(first * chunks, row.num_layers)]
 
 
-def _search(model: StageModel, price: SettingPrice, worth_s: float) -> Refined:
+def _search(model: StageModel, price: SettingPrice, worth_s: float, deadline: float) -> Refined:
     """Solve, simulate and learn until the bound meets the best layout, or for so many rounds."""
     best, layout, bound = worth_s, None, 0.0
-    for _ in range(MOST_ROUNDS):
+    for _ in range(PAIR_ROUNDS if price.schedule in BIDIRECTIONAL else MOST_ROUNDS):
+        if time.monotonic() > deadline:
+            break
         found, least = model.solve(best)
         bound = max(bound, least)
         if found is None or bound >= best * (1 - MEETS):
@@ -120,6 +133,25 @@ def _fits(price: SettingPrice, layout: Layout) -> bool:
     return max(price.rank_bytes(layout)) <= price.request.cluster.usable_hbm_bytes
 
 
+def _nearby(price: SettingPrice, layout: Layout, worth_s: float) -> list[Layout]:
+    """Layouts with one layer moved between the stages of a pair that known chains allow, the best few."""
+    if price.schedule not in BIDIRECTIONAL:
+        return []
+    found = []
+    for rank in range(price.p):
+        layers = list(layout.layers)
+        layers[rank] -= 1
+        layers[price.p - 1 - rank] += 1
+        again = tuple(
+            held if full == was else min(was, held)
+            for held, full, was in zip(layers, layout.layers, layout.recomputed, strict=True)
+        )
+        if layers[rank]:
+            found.append(Layout(tuple(layers), again))
+    bounds = [(price.least_seconds(near), index) for index, near in enumerate(found)]
+    return [found[index] for seconds, index in sorted(bounds)[:MOST_NEARBY] if seconds < worth_s]
+
+
 class StageModel:
     """One CP-SAT model; chains are added between solves."""
 
@@ -128,6 +160,8 @@ class StageModel:
     ) -> None:
         self._first = first
         self._price = price
+        self._recomputes_all = recomputes_all(price.values["recompute"], price.request)
+        self._bears_s = worth_s
         self._unit_s = worth_s / UNITS
         self._model = cp_model.CpModel()
         self._stage_of = {place: index for index, place in enumerate(price.order)}
@@ -140,14 +174,15 @@ class StageModel:
         self._busiest = self._model.new_int_var(0, int(2 * UNITS), "busiest")
         ranks = [self._rank(rank, rows) for rank, rows in enumerate(loads)]
         self._pace(ranks)
-        for chain in first_chains(price.schedule, price.p, price.v, price.m):
+        for chain in price.chains.chains(price.schedule, price.p, price.v, price.m):
             self._add(chain)
         self._model.minimize(self._makespan + self._tail)
 
     def solve(self, best_s: float) -> tuple[Layout | None, float]:
         """Return the layout with the least bound and that bound [s]; None when none is below ``best_s``."""
         solver = new_solver()
-        solver.parameters.max_deterministic_time = EFFORT
+        is_paired = self._price.schedule in BIDIRECTIONAL
+        solver.parameters.max_deterministic_time = PAIR_EFFORT if is_paired else EFFORT
         status = solver.solve(self._model)
         if status == cp_model.INFEASIBLE:
             return None, inf
@@ -164,19 +199,20 @@ class StageModel:
         return Layout(layers, recomputed), bound
 
     def learn(self, layout: Layout) -> None:
-        """Add the longest chain of a layout's simulation, and never propose this layout again."""
+        """Add the longest chain of a layout's simulation, and never propose this layout again.
+
+        Under two-way schedules the chains of layouts nearby as well: there a simulation is the lesser part.
+        """
         price = self._price
         values = (*accumulate(layout.layers[:-1]), *layout.recomputed)
         self._model.add_forbidden_assignments([*self._cuts, *self._free_again()], [values])
         if price.schedule in ADAPTIVE:
             return
-        phases = [[price.chunk_phases(load) for load in chunks] for chunks in price.loads(layout)]
-        forward, inputs, weights = (
-            [[phase[index] for phase in chunks] for chunks in phases] for index in range(3)
-        )
-        chain = critical_path(price.schedule, forward, inputs, weights, price.m)
-        if chain is not None:
-            self._add(chain)
+        for near in (layout, *_nearby(price, layout, self._bears_s)):
+            chain = critical_path(price.schedule, *price.passes(near), price.m)
+            if chain is not None:
+                price.chains.keep(chain, price.schedule, price.p, price.v, price.m)
+                self._add(chain)
 
     def _free_again(self) -> list[Any]:
         """Totals of recomputed layers where the model chooses them."""
@@ -203,7 +239,7 @@ class StageModel:
         counts = {}
         for stage, place in enumerate(price.order):
             least, most = counts_allowed(price, stage)
-            most = min(most, max(row.num_layers for row in loads[place[0]]))
+            most = min(most, max(row.num_layers for row in loads[self._load_of(place[0])]))
             model.add_linear_constraint(cuts[stage + 1] - cuts[stage], least, most)
             counts[place] = {kind: cut[stage + 1] - cut[stage] for kind, cut in before.items()}
         return {place: self._named(place, kinds) for place, kinds in counts.items()}
@@ -234,10 +270,10 @@ class StageModel:
         held = {place: sum(kinds.values()) for place, kinds in self._counts.items()}
         if price.values["recompute"] == "none":
             return dict.fromkeys(held, 0)
+        if self._recomputes_all:
+            return held
         limits = price.request.framework.limits
         partial = limits.recomputes_partially(price.values["recompute"])
-        if not may_skip_recompute(price.request) or not (partial or limits.recompute_per_stage):
-            return held
         again = {place: model.new_int_var(0, price.request.model.num_layers, "") for place in held}
         model.add(sum(again.values()) >= 1)
         if limits.recompute_per_stage:
@@ -259,19 +295,32 @@ class StageModel:
             self._model.add(variable == held[place]).only_enforce_if(whole[place[0]])
             self._model.add(variable == 0).only_enforce_if(~whole[place[0]])
 
-    def _rank(self, rank: int, rows: list[RankLoad]) -> tuple[Any, Any]:
-        """Tie a rank's load to the table of loads that fit; return its work and what would follow it."""
+    def _load_of(self, rank: int) -> int:
+        """Which load a rank holds: its own, or that of a pair of ranks."""
+        return min(rank, self._price.p - 1 - rank) if self._price.schedule in BIDIRECTIONAL else rank
+
+    def _rank(self, number: int, rows: list[RankLoad]) -> tuple[Any, Any]:
+        """Tie a load to the table of those that fit; return its ranks' work and what would follow it."""
         price, model = self._price, self._model
-        chunks = range(price.v)
-        kinds = [sum(self._counts[rank, chunk][kind] for chunk in chunks) for kind in price.kinds]
-        least = model.new_int_var(0, price.request.model.num_layers, "")
+        ranks = [rank for rank in range(price.p) if self._load_of(rank) == number]
+        chunks, layers = range(price.v), price.request.model.num_layers
+        columns = [
+            [self._column(sum(self._counts[rank, chunk][kind] for chunk in chunks)) for kind in price.kinds]
+            for rank in ranks
+        ]
+        least = [model.new_int_var(0, layers, "") for _ in ranks]
         tail = model.new_int_var(0, int(2 * UNITS), "")
-        table = [(*row.layers, row.least_recomputed, floor(row.tail_s / self._unit_s)) for row in rows]
-        columns = [self._column(expression) for expression in kinds]
-        model.add(sum(columns) >= 1)
-        model.add_allowed_assignments([*columns, least, tail], table)
-        model.add(sum(self._again[rank, chunk] for chunk in chunks) >= least)
-        own = {(rank, chunk, phase): price.m for chunk in chunks for phase in range(3)}
+        table = []
+        for row in rows:
+            held = np.array(row.layers).reshape(len(ranks), -1).sum(axis=1)
+            again = np.minimum(held, row.least_recomputed).tolist()
+            table.append((*row.layers, *again, floor(row.tail_s / self._unit_s)))
+        model.add_allowed_assignments([*(each for own in columns for each in own), *least, tail], table)
+        for rank, held_here, fewest in zip(ranks, columns, least, strict=True):
+            model.add(sum(held_here) >= 1)
+            model.add(sum(self._again[rank, chunk] for chunk in chunks) >= fewest)
+        often = price.m // len(ranks)
+        own = {(rank, chunk, phase): often for rank in ranks for chunk in chunks for phase in range(3)}
         return self._length(own), tail
 
     def _column(self, expression: Any) -> Any:
@@ -281,8 +330,6 @@ class StageModel:
 
     def _pace(self, ranks: list[tuple[Any, Any]]) -> None:
         """What follows the last backward pass is the busiest rank's; which one is the model's choice."""
-        if self._price.schedule in BIDIRECTIONAL:
-            return
         slack = 4 * self._price.request.model.num_layers + 16
         paces = [self._model.new_bool_var("") for _ in ranks]
         self._model.add_exactly_one(paces)
@@ -306,11 +353,13 @@ class StageModel:
             constant += self._ends(place, times)
             for kind, variable in self._counts[place].items():
                 own = sum(times[phase] * price.kinds[kind][phase] for phase in range(3))
+                own += times[1] * price.kinds[kind][3] * self._recomputes_all
                 variables.append(variable)
                 weights.append(floor(own / self._unit_s))
-            again = times[1] * min(phases[3] for phases in price.kinds.values())
-            variables.append(self._again[place])
-            weights.append(floor(again / self._unit_s))
+            if not self._recomputes_all:
+                again = times[1] * min(phases[3] for phases in price.kinds.values())
+                variables.append(self._again[place])
+                weights.append(floor(again / self._unit_s))
         return cp_model.LinearExpr.weighted_sum(variables, weights) + floor(constant / self._unit_s)
 
     def _ends(self, place: tuple[int, int], times: list[int]) -> float:

@@ -72,11 +72,19 @@ def piped(layers: int, p: int, v: int, schedule: str, **changes: object) -> Plan
     return request.model_copy(update={"cluster": cluster, "pins": pins, "max_bubble": None})
 
 
+TIGHT_BYTES = 2.1435e9
+"""Some 8 of the 56 layouts of 9 layers on 4 ranks fit without recompute, more with it."""
+WHOLE = {"recompute": ("none", "full"), "partial_recompute": False}
+
 CASES = {
     "1f1b": piped(9, 4, 1, "1f1b"),
     "gpipe": piped(8, 3, 1, "gpipe"),
     "zb-h1": piped(9, 4, 1, "zb-h1"),
     "dualpipe": piped(9, 4, 1, "dualpipe"),
+    "dualpipe, tight": piped(9, 4, 1, "dualpipe", hbm_bytes=TIGHT_BYTES),
+    "dualpipe, tight, recomputing": piped(9, 4, 1, "dualpipe", hbm_bytes=TIGHT_BYTES, limits=WHOLE),
+    "dualpipe with experts": piped(9, 4, 1, "dualpipe", is_moe=True),
+    "dualpipe of two ranks": piped(7, 2, 1, "dualpipe"),
     "interleaved": piped(10, 2, 2, "interleaved"),
     "dense then experts": piped(8, 3, 1, "1f1b", is_moe=True),
 }
