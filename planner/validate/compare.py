@@ -95,7 +95,8 @@ def _predict(row: Row, case: Case) -> RowResult:
     except BadInput as problem:
         return _skipped(row, str(problem))
     step, peak = _measured(row)
-    compared = compared_memory(stages, row, case.request.framework.memory)
+    habits, capacity = case.request.framework.memory, case.request.cluster.usable_hbm_bytes
+    compared = compared_memory(stages, row, habits, capacity)
     measured_bytes = measured_memory_bytes(row)
     return RowResult(
         id=str(row.get("id")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,20 +31,29 @@ def stated_unit_bytes(row: Mapping[str, Any]) -> float:
     return GIB if any(name in source for name in GIB_SOURCES) else GB
 
 
-def compared_memory(stages: Sequence[Memory], row: Mapping[str, Any], habits: MemoryHabits) -> float:
+def compared_memory(
+    stages: Sequence[Memory], row: Mapping[str, Any], habits: MemoryHabits, capacity_bytes: float = math.inf
+) -> float:
     """Return the predicted figure of the kind and the rank that the row's figure has. [byte].
 
     ``memory_kind`` of the row decides between allocated, reserved and device memory; unknown means what the
-    framework's log prints. The rank is the fullest one, or the first where the log comes from rank 0.
+    framework's log prints. The rank is the fullest one, or the first where the log comes from rank 0. Beyond
+    the GPU's capacity the allocator gives back what it only holds: no log shows more where tensors fit.
     """
     kind = (row.get("measured") or {}).get("memory_kind")
     if kind not in ("allocated", "reserved", "device"):
         kind = habits.reported
-    figures = [
-        float({"allocated": one.allocated_bytes, "reserved": one.reserved_bytes, "device": one.total}[kind])
-        for one in stages
-    ]
+    figures = [_figure(one, kind, capacity_bytes) for one in stages]
     return figures[0] if habits.reported_rank == "first" else max(figures)
+
+
+def _figure(memory: Memory, kind: str, capacity_bytes: float) -> float:
+    allocated = float(memory.allocated_bytes)
+    if kind == "allocated":
+        return allocated
+    room = max(capacity_bytes - float(memory.context_bytes), allocated)
+    reserved = min(float(memory.reserved_bytes), room)
+    return reserved if kind == "reserved" else reserved + float(memory.context_bytes)
 
 
 LOSS_COMPILED_SINCE = 202501

@@ -63,12 +63,13 @@ def compare(rows: Iterable[dict[str, Any]]) -> list[Compared]:
         except BadInput:
             continue
         ranks = memory(case.plan, case.request)
+        capacity = case.request.cluster.usable_hbm_bytes
         done.append(
             Compared(
                 row=row,
-                predicted_bytes=compared_memory(ranks, row, case.request.framework.memory),
+                predicted_bytes=compared_memory(ranks, row, case.request.framework.memory, capacity),
                 measured_bytes=measured_memory_bytes(row),
-                fits=max(float(rank.total) for rank in ranks) <= case.request.cluster.usable_hbm_bytes,
+                fits=max(float(rank.total) for rank in ranks) <= capacity,
             )
         )
     return done
@@ -198,7 +199,8 @@ def _errors(cases: list[tuple[dict[str, Any], Case]], changes: dict[str, float])
         habits = framework.memory.model_copy(update=changes)
         changed = framework.model_copy(update={"memory": habits})
         request = case.request.model_copy(update={"framework": changed})
-        predicted = compared_memory(memory(case.plan, request), row, habits)
+        capacity = request.cluster.usable_hbm_bytes
+        predicted = compared_memory(memory(case.plan, request), row, habits, capacity)
         found.append(predicted / (measured_memory_bytes(row) or 1.0) - 1)
     return np.array(found)
 

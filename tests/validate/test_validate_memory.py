@@ -44,6 +44,21 @@ def test_an_unknown_kind_is_what_the_framework_prints():
     assert compared_memory(RANKS, row, first) == 11.0
 
 
+@pytest.mark.parametrize(
+    ("kind", "capacity", "expected"),
+    [
+        ("device", 26.0, 26.0),  # 20 of tensors, 5 of context: 1 of the cache's 2 is left
+        ("reserved", 26.0, 21.0),
+        ("allocated", 26.0, 20.0),
+        ("device", 24.0, 25.0),  # not even the tensors fit: nothing hides that
+        ("reserved", 100.0, 22.0),
+    ],
+)
+def test_no_log_shows_more_than_the_gpu_has_where_tensors_fit(kind, capacity, expected):
+    row = {"measured": {"memory_kind": kind}}
+    assert compared_memory(RANKS, row, MemoryHabits(), capacity) == expected
+
+
 def test_units_of_a_source():
     torch_log = {"source": "HF nanotron sweep", "measured": {"peak_memory_gb": 2.0}}
     table = {"source": "MLPerf", "measured": {"peak_memory_gb": 2.0}}
@@ -130,8 +145,9 @@ def published() -> list[Priced]:
         except BadInput:
             continue
         ranks = memory(case.plan, case.request)
-        predicted = compared_memory(ranks, row, case.request.framework.memory)
-        fits = max(float(rank.total) for rank in ranks) <= case.request.cluster.usable_hbm_bytes
+        capacity = case.request.cluster.usable_hbm_bytes
+        predicted = compared_memory(ranks, row, case.request.framework.memory, capacity)
+        fits = max(float(rank.total) for rank in ranks) <= capacity
         found.append(Priced(row, predicted, fits))
     return found
 
