@@ -113,7 +113,7 @@ def reasons(
         sides = []
         for value in values:
             known = ranking.first_with(field, value) if resolve and ranks_by_time(request) else None
-            again = resolve or _is_worth_a_search(field, value, ranked, request)
+            again = resolve or (proven and _is_worth_a_search(field, value, ranked, request))
             side = look(best, request, field, value, seconds if again and known is None else 0.0)
             sides.append(side if known is None else replace(side, searched=True, optimum=known))
         found.append(_reason(best, request, field, tuple(sides), ranking))

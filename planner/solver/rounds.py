@@ -16,12 +16,12 @@ from planner.spec.request import PlanRequest
 
 WIDEN = 1.2
 """Each round of the scan takes work rows up to this factor above the round before."""
-FIRST_ROWS, OPEN_ROWS = 512, 16
+FIRST_ROWS, OPEN_ROWS = 128, 16
 """Work rows of the first scan; and where idle GPUs, a range of batches or no limit leave much of each."""
-GROWTH = 4
+GROWTH = 2
 """A scan takes at most so many times the rows of the one before."""
-MOST_SETTINGS = 150_000
-"""Settings that one scan should look at; how many work rows that is shows the scan before."""
+MOST_SETTINGS = 40_000
+"""Settings that one scan should look at, in about a second; the scan before shows how many rows that is."""
 FIRST_LOOK = 1.05
 """Settings above the best plan by more than this factor are scanned later, if they still matter by then: the
 first plans of the other ranks are rarely good."""
