@@ -7,11 +7,19 @@ of *another* distribution of the layers, is therefore a lower bound of that one'
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 
-from planner.cost.orders import BIDIRECTIONAL, SPLIT_BACKWARD, followers, neighbours, num_chunks, rank_orders
+from planner.cost.orders import (
+    BIDIRECTIONAL,
+    SPLIT_BACKWARD,
+    followers,
+    neighbours,
+    num_chunks,
+    rank_orders,
+    round_size,
+)
 from planner.cost.program import KINDS, Matrix, durations_of, ends_of, period_of, program_of, ticks_of
 from planner.cost.stage import stage_order
 from planner.spec.plan import Schedule
@@ -55,6 +63,31 @@ def critical_path(schedule: Schedule, f: Matrix, d: Matrix, w: Matrix, m: int) -
     return _by_stage(longer, schedule, p, v)
 
 
+Chains = Callable[[Schedule, int, int, int], Sequence[Chain]]
+
+
+def _of_many(chains_of: Chains, schedule: Schedule, p: int, v: int, m: int) -> Sequence[Chain]:
+    """The chains of ``m`` micro-batches; many only lengthen a rank's order by the same operations again.
+
+    Of a round of micro-batches to the next every chain grows alike, so that two short pipelines with as large
+    rounds tell how.
+    """
+    period, settled = period_of(schedule, p)
+    if schedule == "interleaved":
+        period = int(round_size(p, m))
+    short = settled + (m - settled) % period
+    while schedule == "interleaved" and int(round_size(p, short)) != period:
+        short += period
+    if m <= short + period or p * v * m <= MOST_WALKED:
+        return chains_of(schedule, p, v, m)
+    low, high = (chains_of(schedule, p, v, count) for count in (short, short + period))
+    rounds = (m - short) // period
+    return [
+        {stage: times + (rounds - 1) * (times - before.get(stage, 0)) for stage, times in after.items()}
+        for before, after in zip(low, high, strict=True)
+    ]
+
+
 @lru_cache(maxsize=256)
 def chains_through_ranks(schedule: Schedule, p: int, v: int, m: int) -> tuple[Chain, ...]:
     """One chain of every layout through each rank, first to last.
@@ -62,8 +95,12 @@ def chains_through_ranks(schedule: Schedule, p: int, v: int, m: int) -> tuple[Ch
     The first micro-batch passes every stage to the loss and comes back to the rank; everything that is left
     to the rank follows in its order; where that ends with a backward pass, it goes on to the first stage.
     """
+    return tuple(_of_many(_through_ranks, schedule, p, v, m))
+
+
+def _through_ranks(schedule: Schedule, p: int, v: int, m: int) -> list[Chain]:
     feeds, forward = neighbours(schedule, p, v), stage_order(schedule, p, v)
-    chains = []
+    chains: list[Chain] = []
     for rank, order in enumerate(rank_orders(schedule, p, v, m)):
         chain: Counter[tuple[int, int, int]] = Counter({(*place, 0): 1 for place in forward})
         start = next(index for index, op in enumerate(order) if op[0] != "F")
@@ -79,7 +116,7 @@ def chains_through_ranks(schedule: Schedule, p: int, v: int, m: int) -> tuple[Ch
             for phase in PHASES[kind]:
                 chain[rank, chunk, phase] += times
         chains.append(chain)
-    return tuple(chains)
+    return chains
 
 
 @lru_cache(maxsize=64)
@@ -91,8 +128,13 @@ def chains_in_order(schedule: Schedule, p: int, v: int, m: int) -> tuple[Chain, 
     follow in its order until the last of all, or the last backward pass of a chunk, which goes on to where
     the model begins. Of backward passes on other ranks only the input gradients count: these are waited for.
     """
+    chains = _of_many(_in_order, schedule, p, v, m)
+    return tuple({frozenset(chain.items()): chain for chain in chains}.values())
+
+
+def _in_order(schedule: Schedule, p: int, v: int, m: int) -> list[Chain]:
     feeds, feeding = neighbours(schedule, p, v), followers(schedule, p, v)
-    chains: dict[frozenset[tuple[tuple[int, int, int], int]], Chain] = {}
+    chains: list[Chain] = []
     for rank, order in enumerate(rank_orders(schedule, p, v, m)):
         backward = [(index, op[1]) for index, op in enumerate(order) if op[0] in "BD"]
         entries = {
@@ -108,9 +150,8 @@ def chains_in_order(schedule: Schedule, p: int, v: int, m: int) -> tuple[Chain, 
             for kind, own, _ in order[start : stop + 1]:
                 for phase in PHASES[kind]:
                     used[rank, own, phase] += 1
-            chain = _mirrored(used, schedule, p)
-            chains[frozenset(chain.items())] = chain
-    return tuple(chains.values())
+            chains.append(_mirrored(used, schedule, p))
+    return chains
 
 
 def _line(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from planner.cost.critical_path import critical_path
+from planner.cost.critical_path import chains_in_order, chains_through_ranks, critical_path
 from planner.cost.schedule import simulate
 from planner.spec.plan import Schedule
 
@@ -56,3 +58,23 @@ def test_by_hand() -> None:
     assert dict(chain or {}) == {
         (0, 0, 0): 1, (0, 0, 1): 1, (0, 0, 2): 1, (1, 0, 0): 3, (1, 0, 1): 3, (1, 0, 2): 3,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("schedule", "v"), [*CASES, ("interleaved", 3), ("zb-h2", 1), ("dualpipe-v", 2)])
+def test_chains_of_many_microbatches_follow_from_those_of_few(
+    schedule: Schedule, v: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told from two short pipelines they are those that the whole order of operations gives."""
+    listed = chains_in_order if schedule in ("dualpipe", "dualpipe-v") else chains_through_ranks
+    cases = [(p, m) for p, m in product((2, 4, 6), (12, 20, 26, 41, 57, 97, 150)) if m >= 2 * p]
+    for p, m in cases:
+        if schedule == "dualpipe" and m % 2:
+            continue
+        told = []
+        for most in (10**9, 0):
+            monkeypatch.setattr("planner.cost.critical_path.MOST_WALKED", most)
+            listed.cache_clear()
+            chains = listed(schedule, p, v, m)
+            told.append([{stage: times for stage, times in chain.items() if times} for chain in chains])
+        assert told[0] == told[1], (p, m)
+    listed.cache_clear()
