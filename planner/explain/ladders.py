@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.catalog.defaults import default_global_batch
+from planner.catalog.training import (
+    MASTER_BYTES,
+    MOMENTS_BYTES,
+    with_fine_tuning,
+    with_loss,
+    with_optimizer,
+)
 from planner.explain.changes import with_domain, with_num_gpus
 from planner.rules.framework import FRAMEWORK_RULES
 from planner.rules.schedule import SCHEDULE_RULES
@@ -26,6 +33,9 @@ BUDGETS = (0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
 """Bubble budgets that are tried, smallest first, before none at all."""
 SEQUENCE_STEPS = 16
 """The longest sequence that works is found to so many parts of the one asked for."""
+
+OPTIMIZERS = ("adam-bf16", "adam-8bit")
+"""Optimizers with less state than fp32 Adam that are tried, the most like it first."""
 
 OF_FRAMEWORKS = {rule.name for rule in (*FRAMEWORK_RULES, *SCHEDULE_RULES, *STAGE_RULES)} | {MEMORY}
 """Rules of which another framework may think differently."""
@@ -68,9 +78,7 @@ def ladders(
         Frameworks that could be used instead.
     """
     touches, memory = " ".join(conflict), MEMORY in conflict
-    for pin in request.pins:
-        if f"pin:{pin.option}" in conflict:
-            yield Ladder("pin", (pin,), lambda pin: without_pin(request, pin), f"dropping {pin.option}")
+    yield from _pins(request, conflict)
     if BUBBLE in conflict:
         yield _bubbles(request)
     if DOMAIN in conflict:
@@ -82,11 +90,24 @@ def ladders(
         yield _sequences(request)
     if "batch" in touches or "bubble" in touches or "round" in touches:
         yield _batches(request)
-    if "cluster" in touches and not request.allow_idle and _fits_the_cluster(request):
-        step = ("--allow-idle", request.model_copy(update={"allow_idle": True}))
-        yield Ladder("idle", (step,), lambda step: step, "leaving GPUs idle")
+    if "cluster" in touches:
+        yield from _idle(request)
     if frameworks and OF_FRAMEWORKS & set(conflict):
         yield _frameworks(request, frameworks)
+    if memory:
+        yield from _leaner_training(request)
+
+
+def _pins(request: PlanRequest, conflict: Sequence[str]) -> Iterator[Ladder]:
+    for pin in request.pins:
+        if f"pin:{pin.option}" in conflict:
+            yield Ladder("pin", (pin,), lambda pin: without_pin(request, pin), f"dropping {pin.option}")
+
+
+def _idle(request: PlanRequest) -> Iterator[Ladder]:
+    if not request.allow_idle and _fits_the_cluster(request):
+        step = ("--allow-idle", request.model_copy(update={"allow_idle": True}))
+        yield Ladder("idle", (step,), lambda step: step, "leaving GPUs idle")
 
 
 def _fits_the_cluster(request: PlanRequest) -> bool:
@@ -179,6 +200,33 @@ def _frameworks(request: PlanRequest, frameworks: Sequence[FrameworkProfile]) ->
         return f"--framework {profile.name}", request.model_copy(update={"framework": profile})
 
     return Ladder("framework", others, at, "another framework")
+
+
+def _leaner_training(request: PlanRequest) -> Iterator[Ladder]:
+    """Another loss, optimizer, or adapters beside frozen weights: what people change when memory is short."""
+    habits = request.framework.memory
+
+    def with_framework(option: str, profile: FrameworkProfile) -> Step:
+        return option, request.model_copy(update={"framework": profile})
+
+    def adapters(name: str) -> Step:
+        workload = with_fine_tuning(request.workload, name)
+        return f"--finetune {name}", request.model_copy(update={"workload": workload})
+
+    chunked = with_loss(request.framework, "chunked")
+    if chunked != request.framework:
+        yield Ladder(
+            "loss", ("--loss chunked",), lambda said: with_framework(said, chunked), "a loss in chunks"
+        )
+    leaner = tuple(name for name in OPTIMIZERS if MASTER_BYTES + MOMENTS_BYTES[name] < habits.optimizer_bytes)
+    yield Ladder(
+        "optimizer",
+        leaner,
+        lambda name: with_framework(f"--optimizer {name}", with_optimizer(request.framework, name)),
+        f"a leaner optimizer ({', '.join(leaner)})",
+    )
+    if not request.workload.frozen_weights:
+        yield Ladder("finetune", ("lora", "qlora"), adapters, "training adapters (LoRA, QLoRA)")
 
 
 def _typed(words: str, changed: PlanRequest, request: PlanRequest) -> Step:

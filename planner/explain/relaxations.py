@@ -30,11 +30,11 @@ ENDLESS_BYTES = 1e18
 """More memory than any plan needs."""
 PROBES = 5
 """Values that are tried between one that does not work and one that does."""
-QUICK_S = 1.0
+QUICK_S = 0.5
 """Time limit of the first look for a fast plan under a change that works. [s]"""
 FASTER_SHARE = 0.1
 """Part of the time limit in which the fastest plan is searched, for each change."""
-FASTER_CHANGES = 4
+FASTER_CHANGES = 2
 """Changes that get so much time."""
 
 
