@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -199,7 +200,14 @@ def dispatch_time(
 def _ring_time(op: Collective, message_bytes: Any, group: Group, cluster: Cluster) -> Any:
     size, members = _spread(group, cluster)
     message = np.asarray(message_bytes, dtype=np.float64)
-    inside = _domain_time(op, message, size, cluster)
+    fits = members[0] >= size
+    inside = _domain_time(op, message, size, cluster) if np.any(fits) else 0.0
+    across = inside if np.all(fits) else _across(op, message, size, members, cluster)
+    return _result(message, size, members, inside, across)
+
+
+def _across(op: Collective, message: Array, size: Array, members: list[Array], cluster: Cluster) -> Array:
+    """Time of groups that leave the fastest domain."""
     within = _domain_time(op, message, members[0], cluster)
     tiers = list(_upper_tiers(cluster, members))
     options = []
@@ -221,7 +229,7 @@ def _ring_time(op: Collective, message_bytes: Any, group: Group, cluster: Cluste
             network_hops = network_hops + hops
         inner_hops = np.maximum(0.0, size - members[0] - network_hops)
         options.append(slowest + latency + inner_hops * cluster.links[0].latency_s * inner_hop)
-    return _result(message, size, members, inside, np.minimum(*options))
+    return np.asarray(np.minimum(*options))
 
 
 def _spread(group: Group, cluster: Cluster) -> tuple[Array, list[Array]]:
@@ -340,22 +348,28 @@ def _curve_time(
     op: Collective, message: Any, size: Array, link: Link, curves: list[CollectiveCurve]
 ) -> Array:
     """Measured times, log-log between sizes and between groups; beyond the largest group by bus factor."""
-    times = [_at_size(curve, message, link) for curve in curves]
+    log_message = np.log(np.maximum(message, 1.0))
     largest = float(curves[-1].num_ranks)
-    time = times[0] * np.minimum(1.0, _factor(op, size) / _factor(op, curves[0].num_ranks))
-    for lower, upper, here, there in zip(curves, curves[1:], times, times[1:], strict=False):
+    here = _at_size(curves[0], log_message, link)
+    time = here * np.minimum(1.0, _factor(op, size) / _factor(op, curves[0].num_ranks))
+    for lower, upper in pairwise(curves):
+        if not np.any(size > lower.num_ranks):
+            return np.asarray(time)
+        there = _at_size(upper, log_message, link)
         span = np.log(upper.num_ranks / lower.num_ranks) or 1.0  # two curves of one group: the later
         weight = np.clip(np.log(size / lower.num_ranks) / span, 0.0, 1.0)
         time = np.where(size > lower.num_ranks, here ** (1.0 - weight) * there**weight, time)
+        here = there
+    if not np.any(size > largest):
+        return np.asarray(time)
     rings = op in ("all_gather", "reduce_scatter")
     hops = (size - largest) * link.latency_s * LOW_LATENCY_INNER_HOP if rings else 0.0
-    beyond = times[-1] * _factor(op, size) / _factor(op, largest) + hops
+    beyond = here * _factor(op, size) / _factor(op, largest) + hops
     return np.asarray(np.where(size > largest, beyond, time))
 
 
-def _at_size(curve: CollectiveCurve, message: Any, link: Link) -> Array:
+def _at_size(curve: CollectiveCurve, log_message: Any, link: Link) -> Array:
     sizes, times = _log_points(curve)
-    log_message = np.log(np.maximum(message, 1.0))
     time = np.exp(np.interp(log_message, sizes, times) + np.maximum(0.0, log_message - sizes[-1]))
     floor = np.exp(times[0])
     return np.asarray(floor + (time - floor) * (curve.link_bytes_per_s / link.bytes_per_s))
