@@ -201,8 +201,8 @@ class Question:
             )
         deep = defaults.deep_sentence(model.num_layers, framework)
         said += [] if deep is None else [deep]
-        low, high = workload.global_batch, workload.global_batch_max
-        tried = None if high is None else defaults.micro_batch_sentence(low, high)
+        low = workload.global_batch
+        tried = defaults.micro_batch_sentence(low, workload.global_batch_max or low)
         said += [] if tried is None else [tried]
         trained = training.training_sentence(self.optimizer, self.loss, self.finetune)
         said += [] if trained is None else [trained]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from planner.spec.cluster import Cluster
 from planner.spec.framework import FrameworkProfile
@@ -17,10 +18,9 @@ STEP_TOKENS = 2**22
 TOKENS_PER_GPU = 2**10
 """Floor for very large clusters: Llama 3 405B, 16.8 M tokens a step on 16,384 GPUs (arXiv:2407.21783)."""
 
-RANGE_MICRO_BATCHES = 64
-"""Micro-batches that are tried with a range of batches, beside the divisors of its ends: with every size up
-to the largest batch, the table of layers to price would take gigabytes."""
-
+MOST_MICRO_BATCHES = 64
+"""Micro-batches that are tried, the smallest: with every divisor of a round batch, or every size up to the
+largest batch of a range, the table of layers to price would take gigabytes."""
 MOST_SPREAD, NEAR_EVEN = 256, 32
 """Layers of a chunk up to which a framework that sets the ends of a pipeline apart may give them any number;
 beyond, ranks hold at most so many more or fewer than they would evenly."""
@@ -50,12 +50,33 @@ def batch_sentence(global_batch: int, seq_length: int) -> str:
     )
 
 
+def divisors(number: int) -> list[int]:
+    """Divisors of a positive number, ascending."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def micro_batches(low: int, high: int, admits: Callable[[int], bool] = lambda _: True) -> list[int]:
+    """Micro-batches that are tried for batches of ``low`` to ``high`` sequences, of those that are admitted.
+
+    With a range the divisors of its ends are among them, so that it is never slower than one of them alone.
+    """
+    if low == high:
+        return [size for size in divisors(low) if admits(size)][:MOST_MICRO_BATCHES]
+    ends = [size for end in (low, high) for size in divisors(end)[:MOST_MICRO_BATCHES] if admits(size)]
+    small = [size for size in range(1, high + 1) if admits(size)][:MOST_MICRO_BATCHES]
+    return sorted({*small, *ends})
+
+
 def micro_batch_sentence(low: int, high: int) -> str | None:
-    """Say which micro-batches are tried with a range of batches, where not all are."""
-    if high <= RANGE_MICRO_BATCHES:
+    """Say which micro-batches are tried, where not all are."""
+    tried = micro_batches(low, high)
+    if len(tried) == (len(divisors(low)) if low == high else high):
         return None
+    if low == high:
+        return f"Micro-batches of up to {tried[-1]} sequences are tried; name others with --micro-batch."
     return (
-        f"Micro-batches of up to {RANGE_MICRO_BATCHES} sequences, and those that divide a batch of {low} or "
+        f"Micro-batches of up to {MOST_MICRO_BATCHES} sequences, and those that divide a batch of {low} or "
         f"{high}, are tried; name others with --micro-batch."
     )
 

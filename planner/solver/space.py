@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from planner.catalog.defaults import MOST_CHUNKS, RANGE_MICRO_BATCHES
+from planner.catalog.defaults import MOST_CHUNKS, divisors, micro_batches
 from planner.rules import TABULAR_RULES, Rule, pin_rules
 from planner.rules.check import CHOICES
 from planner.spec.request import PlanRequest
@@ -32,12 +32,6 @@ MOST_PAIRS = 200_000
 """Rows of one join in parts, before the rules filter them: 60 MB."""
 MOST_COMBINATIONS = 2_000_000
 """A rule is evaluated on the whole product of its fields' values up to this size, beyond it on the rows."""
-
-
-def divisors(number: int) -> list[int]:
-    """Divisors of a positive number, ascending."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
 
 
 @dataclass(frozen=True)
@@ -305,19 +299,12 @@ def candidate_values(request: PlanRequest) -> dict[str, Any]:
     values["virtual_stages"] = list(range(1, min(model.num_layers, MOST_CHUNKS) + 1))
     values["expert_parallel"] = list(range(1, max(model.num_experts, 1) + 1))
     values["expert_tensor_parallel"] = degrees
-    values |= {"micro_batch": batch, "num_microbatches": batch, "shard_group_size": degrees}
-    if low != high:
-        values["micro_batch"] = _range_micro_batches(request, low, high)
+    values |= {"num_microbatches": batch, "shard_group_size": degrees}
+    pins = [pin for pin in request.pins if pin.field == "micro_batch"]
+    values["micro_batch"] = micro_batches(low, high, lambda size: all(pin.admits(size) for pin in pins))
     if request.allow_idle:
         values |= _idle_degrees(request, degrees, low, high)
     return values
-
-
-def _range_micro_batches(request: PlanRequest, low: int, high: int) -> list[int]:
-    """Micro-batches that are tried with a range of batches: the small ones, and divisors of its ends."""
-    pins = [pin for pin in request.pins if pin.field == "micro_batch"]
-    admitted = [size for size in range(1, high + 1) if all(pin.admits(size) for pin in pins)]
-    return sorted({*admitted[:RANGE_MICRO_BATCHES], *divisors(low), *divisors(high)})
 
 
 def _idle_degrees(request: PlanRequest, degrees: list[int], low: int, high: int) -> dict[str, list[int]]:
