@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def _outcomes(options: dict[str, Any]) -> list[Any]:
     gpus, hardware = said.pop("gpus"), said.pop("hardware") or "h100-sxm-80gb"
     given = {name: value for name, value in said.items() if value is not None}
     asked = scenarios(gpus, hardware, given)
+    _refuse_what_no_question_takes(asked)
     answers = run(
         asked, economy, state=extra["state"], time_limit_s=extra["time_limit"],
         processes=extra["processes"], cluster=extra["cluster"],
@@ -83,7 +85,8 @@ def _economy(options: dict[str, Any]) -> Any:
     from planner.sweep import Economy
     from planner.units import parse_count, parse_seconds
 
-    given: dict[str, Any] = {"usd_per_gpu_hour": options.pop("price")}
+    price = options.pop("price")
+    given: dict[str, Any] = {"usd_per_gpu_hour": price if not price else _positive(price, "--price")}
     tokens, mtbf, restart, storage = (options.pop(name) for name in ("tokens", "mtbf", "restart", "storage"))
     if tokens is not None:
         given["training_tokens"] = _positive(parse_count(tokens, "--tokens"), "--tokens")
@@ -102,6 +105,20 @@ def _economy(options: dict[str, Any]) -> Any:
 def _positive(value: float, option: str) -> float:
     from planner.errors import BadInput
 
-    if not value > 0:
-        raise BadInput(f"{option} {value:g}: must be more than zero")
+    if not 0 < value < math.inf:
+        raise BadInput(f"{option} {value:g}: must be a number above zero")
     return value
+
+
+def _refuse_what_no_question_takes(asked: list[Any]) -> None:
+    """Raise the error of the first question where all of them are refused: searching would answer none."""
+    from planner.errors import BadInput
+
+    errors = []
+    for scenario in asked:
+        try:
+            scenario.question().request()
+            return
+        except BadInput as error:
+            errors.append(error)
+    raise errors[0]

@@ -56,14 +56,17 @@ def plan_of(data: Any, where: str, rank: int = 1) -> Plan:
         raise BadInput(
             f"{where} holds no plan: none of {', '.join(list(Plan.model_fields)[:4])}, ... is there"
         )
-    values["stages"] = _stages(data.get("stages") or ())
+    stages = data.get("stages") or []
+    if not isinstance(stages, list):
+        raise BadInput(f"{where}: stages must be a list with one entry per pipeline rank")
+    values["stages"] = _stages(stages)
     try:
         return Plan.model_validate(values)
     except ValidationError as error:
         raise BadInput(f"{where}: {first_problem(error, Plan)}") from error
 
 
-def _stages(rows: Any) -> list[dict[str, Any]]:
+def _stages(rows: list[Any]) -> list[dict[str, Any]]:
     kept = []
     for row in rows:
         if not isinstance(row, dict) or (row.get("layers") is None and row.get("chunk_layers") is None):

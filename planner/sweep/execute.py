@@ -89,13 +89,15 @@ def run(
     open_questions = [question for question in questions if question.key not in known]
     if not open_questions:
         return
+    if state is not None:
+        _append(state, "")  # before the first search, not after it
     with _executor(processes, cluster) as executor:
         with _ctrl_c_waits():
             futures = [executor.submit(ask, question, economy, time_limit_s) for question in open_questions]
         for future in as_completed(futures):
             outcome = future.result()
             if state is not None:
-                _append(state, outcome)
+                _append(state, json.dumps(asdict(outcome), allow_nan=False) + "\n")
             yield outcome
 
 
@@ -192,9 +194,9 @@ def _is_figure(value: Any) -> bool:
     return is_number and math.isfinite(value) and value >= 0
 
 
-def _append(path: Path, outcome: Outcome) -> None:
+def _append(path: Path, text: str) -> None:
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(outcome), allow_nan=False) + "\n")
+            file.write(text)
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror or error}") from error

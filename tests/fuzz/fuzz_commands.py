@@ -191,30 +191,31 @@ def handed_on(rng: random.Random, folder: Path) -> None:
 
 def compared(rng: random.Random, folder: Path) -> None:
     """``compare`` of two files, plans as JSON and launch files, changed or not, under machine options."""
-    words = [_a_plan(rng, folder / name) for name in ("first", "second")]
+    number = rng.randrange(3)
+    words = [_a_plan(rng, folder / name, number) for name in ("first", "second")]
     pins = [part for field, text in some_pins(rng).items() for part in (_option_of(field), text)]
-    words += ["--model", "llama-3-8b", "--gpus", "16", *(pins if rng.random() < 0.3 else [])]
+    words += [*_answers(number)[0], *(pins if rng.random() < 0.2 else [])]
     code, text = ran(["compare", *words, *_some(rng, PROBLEM, 0.05), "--json"])
     assert code == 0
     json.loads(text)
 
 
-def _a_plan(rng: random.Random, folder: Path) -> str:
+def _a_plan(rng: random.Random, folder: Path, number: int) -> str:
     """A file that says a plan: printed by the program, or of some framework; seldom anything else."""
     folder.mkdir(exist_ok=True)
     kind = rng.random()
     if kind < 0.15:
         word = changed_file(rng, folder)
         return "missing" if word.isdigit() else word  # a rank needs a search
-    if kind < 0.6:
-        text, name = _answers(rng.randrange(3))[1], "plan.json"
+    if kind < 0.8:
+        name, tree = "plan.json", json.loads(_answers(number)[1])
+        text = json_text(mutated_tree(rng, tree) if rng.random() < 0.5 else tree)
     else:
         files, _ = rng.choice(launches(rng.choice(WRITERS)))
         name, text = rng.choice(list(files.items()))
     path = folder / name
-    path.write_text(
-        mutated_text(rng, text) if rng.random() < 0.3 else text, encoding="utf-8", errors="replace"
-    )
+    changed = mutated_text(rng, text) if rng.random() < 0.1 else text
+    path.write_text(changed, encoding="utf-8", errors="replace")
     return str(path)
 
 

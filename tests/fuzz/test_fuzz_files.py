@@ -217,3 +217,45 @@ def test_a_word_that_is_no_yaml_stays_a_word(word: str) -> None:
 )
 def test_inputs_that_once_broke_it_stay_mended(kind: str, seed: int, tmp_path: Path) -> None:
     assert outcome_of(kind, seed, tmp_path) in {"answered", "refused"}
+
+
+@pytest.mark.parametrize(
+    "stages", ["7", '[{"chunk_layers": []}]', '[{"layers": "x"}]', '{"a": 1}', "[[1], [2]]"]
+)
+def test_stages_that_are_none_are_refused(stages: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(f'{{"data_parallel": 8, "num_microbatches": 8, "stages": {stages}}}')
+    code, said = run("estimate", *MODEL, "--plan", str(path))
+    assert code == 2 or stages == "[[1], [2]]", said  # entries that are no tables: the plain split
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [('group_gpus = " "', "group_gpus"), ("group_gpus = 1e300", "group_gpus"),
+     ("group_gpus = 8\nis_torus = true", "torus_axes")],
+)  # fmt: skip
+def test_links_that_are_none_are_refused(line: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "machine.toml"
+    path.write_text(
+        f'base = "h100"\n[[links]]\nname = "x"\nsource = "x"\norigin = "assumed"\nbytes_per_s = 1e9\n'
+        f"latency_s = 1e-6\n{line}\n"
+    )
+    with pytest.raises(BadInput, match=told) as caught:
+        load_cluster(path, 8)
+    assert_sentence(caught.value)
+
+
+def test_gpus_of_thousands_of_digits_are_refused_by_check(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 2 --bf16\n")
+    for gpus in ("9" * 5000, "²", "1e9"):
+        assert "--gpus" in refused(["check", str(script), "--no-search", "--model", "350m", "--gpus", gpus])
+
+
+def test_a_state_that_cannot_be_written_is_told_before_the_first_search(tmp_path: Path) -> None:
+    words = ["sweep", "--model", "350m", "--gpus", "8", "--state", str(tmp_path / "missing" / "state.jsonl")]
+    assert "cannot write" in refused(words)
+
+
+def test_options_that_no_question_of_a_sweep_takes_are_an_error() -> None:
+    assert "--hbm" in refused(["sweep", "--model", "350m", "--gpus", "8", "--hbm", "much"])
