@@ -76,7 +76,7 @@ class Comparison:
     def sentence(self) -> str:
         """The comparison in one sentence."""
         change = self.second.peak_memory_bytes - self.first.peak_memory_bytes
-        word = "more" if change >= 0 else "less"
+        amount = f"{format_bytes(abs(change))} {'more' if change > 0 else 'less'}" if change else "the same"
         broken = [
             f" {name} breaks {', '.join(violation.rule for violation in estimate.violations)}."
             for name, estimate in zip(self.names, (self.first, self.second), strict=True)
@@ -84,7 +84,7 @@ class Comparison:
         ]
         return (
             f"{self.names[1]} against {self.names[0]}: {loss_phrase(self.first, self.second)}; "
-            f"{format_bytes(abs(change))} {word} memory on the fullest GPU.{''.join(broken)}"
+            f"{amount} memory on the fullest GPU.{''.join(broken)}"
         )
 
 

@@ -58,12 +58,33 @@ def percent(first: Estimate, second: Estimate) -> float:
     return 100.0 * (per_token_second / per_token_first - 1.0)
 
 
-def loss_phrase(best: Estimate, other: Estimate) -> str:
-    """The other plan's loss in a phrase: ``+38.0 % (tensor-parallel communication +1.7 s, ...)``."""
+def loss_phrase(best: Estimate, other: Estimate, goal: str = "step-time") -> str:
+    """The other plan's loss in a phrase: ``+38.0 % (tensor-parallel communication +1.7 s, ...)``.
+
+    Under the goal of least memory the loss is memory of the fullest rank; the step time stands behind it.
+    """
+    if goal == "memory":
+        return _memory_loss(best, other)
     terms = ", ".join(
         f"{row.words} {_signed(row.change)}" for row in notable(time_differences(best.time, other.time))
     )
     return f"{amount(best, other)} ({terms}{pace_words(best, other)})" if terms else amount(best, other)
+
+
+def _memory_loss(best: Estimate, other: Estimate) -> str:
+    ours, theirs = best.stages[best.worst_stage], other.stages[other.worst_stage]
+    change = other.peak_memory_bytes - best.peak_memory_bytes
+    terms = ", ".join(
+        f"{row.words} {_signed_bytes(row.change)}" for row in notable(memory_differences(ours, theirs))
+    )
+    listed = f" ({terms})" if terms else ""
+    memory = f"{_signed_bytes(change)} of memory{listed}" if abs(change) >= 0.5 else "as lean"
+    slower = percent(best, other)
+    return f"{memory}, {'step time as before' if abs(slower) < 0.05 else f'step time {slower:+.1f} %'}"
+
+
+def _signed_bytes(value: float) -> str:
+    return f"{'+' if value >= 0 else '-'}{format_bytes(abs(value))}"
 
 
 def amount(best: Estimate, other: Estimate) -> str:

@@ -70,7 +70,12 @@ class Row:
     def words(self) -> tuple[str, str, str, str]:
         """Cells of the printed table."""
         if self.factor is None:
-            return self.parameter, self.now, self.direction, f"the plan stays up to x{self.tried:g}"
+            return (
+                self.parameter,
+                self.now,
+                self.direction,
+                f"the plan stays {'up' if self.tried > 1 else 'down'} to x{self.tried:g}",
+            )
         if self.winner is None:
             return self.parameter, self.now, self.then, "nothing fits any more"
         loss = "today's plan cannot run" if self.gain_pct == float("inf") else f"{self.gain_pct:.1f} % faster"

@@ -120,7 +120,7 @@ def reasons(
     found.insert(min(2, len(found)), _data_parallel(best, request))
     if best.plan.pipeline_parallel > 1:
         found.append(_without_pipeline(best, request, ranked))
-    return [*found, *_closer_than_the_band(best, ranked, found)]
+    return [*found, *(_closer_than_the_band(best, ranked, found) if ranks_by_time(request) else [])]
 
 
 def _is_worth_a_search(field: str, value: Any, ranked: Sequence[Estimate], request: PlanRequest) -> bool:
@@ -241,14 +241,14 @@ def _side_words(best: Estimate, request: PlanRequest, side: Side, field: str) ->
     name = setting_words(field, side.value)
     if side.value == "selective" and side.plan is not None:
         name += f" ({', '.join(selective_modules(side.plan, request))})"
-    words = _lone_words(best, name, side)
+    words = _lone_words(best, name, side, request.goal)
     if not side.searched:
         return words
     if side.optimum is None:
         return f"{words}; no legal plan with {name} fits"
     if side.estimate is not None and not side.broken and not side.memory and side.optimum.plan == side.plan:
-        return f"{words}; nothing with {name} is faster"
-    loss = loss_phrase(best, side.optimum)
+        return f"{words}; nothing with {name} is {'leaner' if request.goal == 'memory' else 'faster'}"
+    loss = loss_phrase(best, side.optimum, request.goal)
     return f"{words}; the best plan with {name} is {plan_words(side.optimum.plan)}: {loss}"
 
 
@@ -294,25 +294,25 @@ def _closer_than_the_band(
     return [Reason("error_band_pct", band, (), sentence)]
 
 
-def _lone_words(best: Estimate, name: str, side: Side) -> str:
+def _lone_words(best: Estimate, name: str, side: Side, goal: str) -> str:
     if side.plan is not None and side.estimate is None:
         return f"{name} cannot run: {lower_first(side.broken[0])}"
     if side.plan is None or side.estimate is None:
         return side.missing or f"{name} leaves no plan to compare with"
     if side.broken:
-        return f"{name} is not allowed: {lower_first(side.broken[0])}{_price_of_broken(best, side)}"
+        return f"{name} is not allowed: {lower_first(side.broken[0])}{_price_of_broken(best, side, goal)}"
     if side.memory:
         return f"{name} does not fit: {lower_first(side.memory)}"
-    words = f"{name} is {loss_phrase(best, side.estimate)}"
-    slightly = -NEAR_PCT <= percent(best, side.estimate) < -EQUAL_PCT
+    words = f"{name} is {loss_phrase(best, side.estimate, goal)}"
+    slightly = goal != "memory" and -NEAR_PCT <= percent(best, side.estimate) < -EQUAL_PCT
     return f"{words}, too little to give up a simpler plan" if slightly else words
 
 
-def _price_of_broken(best: Estimate, side: Side) -> str:
+def _price_of_broken(best: Estimate, side: Side, goal: str) -> str:
     """What a plan that breaks a rule would cost, where that speaks against it as well."""
     if side.estimate is None or percent(best, side.estimate) <= 0:
         return "; it would not fit either" if side.memory else ""
-    price = f"; it would be {loss_phrase(best, side.estimate)}"
+    price = f"; it would be {loss_phrase(best, side.estimate, goal)}"
     return f"{price} and not fit" if side.memory else price
 
 
@@ -320,7 +320,9 @@ def _without_pipeline(best: Estimate, request: PlanRequest, ranked: Sequence[Est
     """Why not the textbook plan: tensor ranks fill the fast domain, replicas do the rest."""
     for rank, other in enumerate(ranked, 1):
         if other.plan.pipeline_parallel == 1:
-            sentence = f"Without a pipeline: the best is plan {rank}: {loss_phrase(best, other)}."
+            sentence = (
+                f"Without a pipeline: the best is plan {rank}: {loss_phrase(best, other, request.goal)}."
+            )
             return Reason("pipeline_parallel", best.plan.pipeline_parallel, (), sentence)
     wide = (
         None
@@ -334,7 +336,7 @@ def _without_pipeline(best: Estimate, request: PlanRequest, ranked: Sequence[Est
         if sharded is None:
             continue
         side = _largest_cut(look(best, request, "zero_stage", stage, 0.0, sharded), best, request)
-        parts.append(_lone_words(best, plan_words(side.plan or sharded), side))
+        parts.append(_lone_words(best, plan_words(side.plan or sharded), side, request.goal))
     return Reason(
         "pipeline_parallel", best.plan.pipeline_parallel, (), f"Without a pipeline: {'; '.join(parts)}."
     )

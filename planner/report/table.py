@@ -328,7 +328,7 @@ def comparison_text(found: Comparison) -> str:
 
 
 def _difference_table(rows: Sequence[Difference], names: Sequence[str], gigabyte: float = 0.0) -> str:
-    """Terms of two plans; seconds, or gigabytes where ``gigabyte`` is the divisor."""
+    """Terms of two plans that differ; seconds, or gigabytes where ``gigabyte`` is the divisor."""
 
     def shown(value: float, sign: str = "") -> str:
         return f"{value / gigabyte:{sign}.2f} GB" if gigabyte else f"{value:{sign}.4f} s"
@@ -339,7 +339,9 @@ def _difference_table(rows: Sequence[Difference], names: Sequence[str], gigabyte
         for row in rows
         if abs(row.change) >= least
     ]
-    align = ("left", "right", "right", "right") if lines else None
+    if not lines:
+        return ""
+    align = ("left", "right", "right", "right")
     return tabulate(lines, ("term", *names, "difference"), disable_numparse=True, colalign=align)
 
 

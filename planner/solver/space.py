@@ -124,7 +124,10 @@ class Space:
         """
         tabular = (*TABULAR_RULES, *(rule for rule in pin_rules(request) if rule.is_tabular))
         rules = tuple(rule for rule in tabular if rule.name not in without)
-        domains = {field: np.asarray(values) for field, values in candidate_values(request).items()}
+        domains = {
+            field: np.asarray(values) if len(values) else np.zeros(0, dtype=np.int64)
+            for field, values in candidate_values(request).items()
+        }
         for rule in rules:
             if len(rule.scope) == 1 and rule.scope[0] in domains:
                 field = rule.scope[0]

@@ -19,7 +19,7 @@ from planner.explain.changes import (
     with_seq_length,
 )
 from planner.explain.compare import Comparison, compare
-from planner.explain.loss import time_differences
+from planner.explain.loss import loss_phrase, time_differences
 from planner.explain.neighbours import adapted, changed, neighbour_values, why_unchanged
 from planner.explain.optimum import RANKED_FIELDS, Ranking, better_plan, conditional_optimum
 from planner.explain.sensitivity import sensitivity_of
@@ -32,6 +32,7 @@ from planner.solver import solve
 from planner.solver.beside import best_below
 from planner.solver.evaluate import evaluate
 from planner.spec import Plan, PlanRequest
+from planner.units import format_bytes
 
 
 @pytest.fixture
@@ -122,6 +123,22 @@ def test_other_degrees_are_looked_up_in_the_ranking(tiny_dense: PlanRequest) -> 
                 assert f"plan {same[0]} " in reason.sentence or f"(plan {same[0]})" in reason.sentence
     words = " ".join(reason.sentence for reason in reasons(best, tiny_dense, ranked=ranked))
     assert "the best with" in words
+
+
+def test_under_the_goal_of_least_memory_a_loss_is_memory(tiny_dense: PlanRequest, plan: Plan) -> None:
+    """One sequence more a micro-batch needs memory, of which activations are the part that grows."""
+    bigger = changed(plan, "micro_batch", 2, tiny_dense)
+    assert bigger is not None
+    one, two = evaluate(plan, tiny_dense), evaluate(bigger, tiny_dense)
+    words = loss_phrase(one, two, "memory")
+    assert words.startswith(f"+{format_bytes(two.peak_memory_bytes - one.peak_memory_bytes)} of memory (")
+    assert "activations +" in words
+    assert ", step time " in words
+    assert loss_phrase(one, one, "memory") == "as lean, step time as before"
+    request = tiny_dense.model_copy(update={"goal": "memory"})
+    found = {reason.field: reason.sentence for reason in reasons(one, request)}
+    assert words in found["micro_batch"]
+    assert "error_band_pct" not in found
 
 
 def test_every_degree_has_a_reason(tiny_dense: PlanRequest, plan: Plan) -> None:
