@@ -23,23 +23,31 @@ def pair_loads(price: SettingPrice, worth_s: float) -> Loads:
     Those fit whose work alone takes no longer than ``worth_s``, both stages with the same recompute. A stage
     is a run of the model's layers; of the first pair one starts with the first layer, one ends with the last.
     """
-    return [_pairs(price, rank, worth_s) for rank in range(price.p // 2)]
+    ends = _pairs(price, [0], worth_s)
+    inner = list(range(1, price.p // 2))
+    return ends + (_pairs(price, inner, worth_s) if ends[0] and inner else [[] for _ in inner])
 
 
-def _pairs(price: SettingPrice, rank: int, worth_s: float) -> list[RankLoad]:
-    owns, mirrors = _bearable(price, rank, worth_s)
+def _pairs(price: SettingPrice, ranks: list[int], worth_s: float) -> Loads:
+    """Loads of pairs of ranks that are all at the ends of the model, or none of them."""
+    owns, mirrors = _bearable(price, ranks[0], worth_s)
     if not len(owns):
-        return []
-    own, mirror = _shares(price, owns, rank), _shares(price, mirrors, price.p - 1 - rank)
+        return [[] for _ in ranks]
+    own, mirror = (
+        _shares(price, owns, np.array(ranks)),
+        _shares(price, mirrors, price.p - 1 - np.array(ranks)),
+    )
     numbers = tried(own, mirror, price.values["recompute"], price.request)
     fits = fits_of(price.alike, own, mirror, numbers)[0] & fits_of(price.alike, mirror, own, numbers)[0]
-    tails = tails_of(price.alike, own, mirror)[0].tolist()
     held = np.maximum(own.num_layers, mirror.num_layers)
-    least = np.minimum(numbers[np.argmax(fits, axis=1)], held).tolist()
+    least = np.minimum(numbers[np.argmax(fits, axis=1)], held).reshape(len(ranks), -1)
+    fitting = np.any(fits, axis=1).reshape(least.shape)
+    first = np.arange(len(owns))
+    tails = tails_of(price.alike, own.take(first), mirror.take(first))[0].tolist()
+    layers = [(*each, *other) for each, other in zip(owns.tolist(), mirrors.tolist(), strict=True)]
     return [
-        RankLoad((*layers, *mirrored), least[index], tails[index])
-        for index, (layers, mirrored) in enumerate(zip(owns.tolist(), mirrors.tolist(), strict=True))
-        if np.any(fits[index])
+        [RankLoad(layers[index], again[index], tails[index]) for index in np.flatnonzero(enough).tolist()]
+        for again, enough in zip(least.tolist(), fitting, strict=True)
     ]
 
 
@@ -73,7 +81,8 @@ def _runs(price: SettingPrice, spare: float, is_end: bool, is_last: bool) -> Cou
     return np.array(sorted(found), dtype=np.int64).reshape(-1, len(kinds))
 
 
-def _shares(price: SettingPrice, layers: Counts, rank: int) -> Shares:
-    ranks = np.full(len(layers), rank)
-    named = dict(zip(price.kinds, layers.T, strict=True))
+def _shares(price: SettingPrice, layers: Counts, places: Counts) -> Shares:
+    """Loads of ranks, all loads of the first of them first."""
+    ranks = np.repeat(places, len(layers))
+    named = {kind: np.tile(counts, len(places)) for kind, counts in zip(price.kinds, layers.T, strict=True)}
     return Shares(ranks, named, (ranks == 0).astype(np.int64), (ranks == price.p - 1).astype(np.int64))

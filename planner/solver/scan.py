@@ -53,25 +53,21 @@ class Bounds:
     """What follows the makespan where the busiest rank works ``busiest_s``."""
     busiest_s: Floats
     """Of a micro-batch."""
-    first: Floats
-    """Layers that each chunk recomputes, where that is one number for all chunks; 0 elsewhere. [1]"""
 
     def take(self, chosen: npt.NDArray[Any]) -> Bounds:
         """Those of some settings."""
-        return Bounds(
-            self.step_s[chosen], self.tail_s[chosen], self.busiest_s[chosen], self.first[chosen]
-        )  # fmt: skip
+        return Bounds(self.step_s[chosen], self.tail_s[chosen], self.busiest_s[chosen])
 
     @staticmethod
     def concatenate(parts: list[Bounds]) -> Bounds:
         """Bounds of several blocks, one after the other."""
-        names = ("step_s", "tail_s", "busiest_s", "first")
+        names = ("step_s", "tail_s", "busiest_s")
         return Bounds(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def put(self, chosen: npt.NDArray[Any], other: Bounds) -> None:
         """Replace those of some settings."""
         self.step_s[chosen], self.tail_s[chosen] = other.step_s, other.tail_s
-        self.busiest_s[chosen], self.first[chosen] = other.busiest_s, other.first
+        self.busiest_s[chosen] = other.busiest_s
 
 
 @dataclass(frozen=True)
@@ -339,7 +335,7 @@ class Scan:
         surely = with_recompute(rows, partial.work, first)
         pipeline = pipeline_bound(rows, surely, self._recomputes_all(rows))
         seconds, tail = bound_with_tail(rows, surely, pipeline, partial.floor, self.request)
-        return Bounds(partial.step(seconds), tail, pipeline.busiest.least, first.copy())
+        return Bounds(partial.step(seconds), tail, pipeline.busiest.least)
 
     def _recomputes_parts(self, rows: Rows) -> Floats:
         """1 where the framework recomputes the first n >= 1 layers of every chunk, 0 elsewhere."""

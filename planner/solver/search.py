@@ -131,16 +131,16 @@ class Search:
         return min(waiting, self._rounds.least_us)
 
     def _layouts_bound_us(self) -> int:
-        """Lower bound of the layouts that were not looked at, of settings that were."""
+        """Lower bound of the layouts that were not looked at, of settings that were looked at."""
         return min((entry.bound_us for entry in self._open_entries()), default=NEVER)
 
     def _open_entries(self) -> list[Entry]:
-        """Priced settings with layouts that could still be better than the best plan."""
+        """Settings with layouts that could still be better than the best plan.
+
+        One that was put aside is among them: what its balanced layout takes at least says nothing of others.
+        """
         best = self._standings.best_us
-        return [
-            entry for entry in self._entries
-            if entry.priced and not entry.exhaustive and entry.bound_us < best
-        ]  # fmt: skip
+        return [entry for entry in self._entries if not entry.exhaustive and entry.bound_us < best]
 
     def _refine(self) -> None:
         """Search all layouts of the settings that could still be the best, most promising first.
@@ -149,6 +149,8 @@ class Search:
         """
         given_up = 0
         entries = self._open_entries()
+        for entry in entries:
+            entry.values = entry.values or self._values(entry)
         for entry in sorted(entries, key=lambda entry: (entry.bound_us, -entry.values["shard_group_size"])):
             best = self._standings.best_us
             if self._stopped or entry.bound_us >= best or given_up == MOST_OPEN:
@@ -167,10 +169,10 @@ class Search:
         in_vain = self._in_vain_by_work[self._shared(entry)] if best_us < NEVER else None
         found = refine(price, worth_s, in_vain, self._deadline)
         entry.bound_us = max(entry.bound_us, int(microseconds_down(found.bound_s * weight)))
-        if entry.bound_us + ROUNDED_US >= min(best_us, most) * (1 - MET):
-            entry.exhaustive = True
         if found.layout is not None:
             self._accept(entry, price.plan(found.layout), found.seconds * weight)
+        if entry.bound_us + ROUNDED_US >= min(self._standings.best_us, best_us, most) * (1 - MET):
+            entry.exhaustive = True
 
     def _weight(self, entry: Entry) -> float:
         return float(goal_weight(entry.source.rows.take(np.array([entry.index])), self._request)[0])
@@ -243,6 +245,7 @@ class Search:
         groups: defaultdict[Any, list[Entry]] = defaultdict(list)
         is_listed = is_exhaustive(self._setting_price(first, self._values(first)))
         for entry in waiting:
+            entry.exhaustive = is_listed
             price = None if is_listed else self._setting_price(entry, self._values(entry))
             groups[id(entry.source), () if price is None else near_even(price)].append(entry)
         for entries in groups.values():
@@ -271,6 +274,7 @@ class Search:
             if is_exhaustive(price):
                 return
             self._floors_s[group] = floor_s(price)
+        entry.exhaustive = False
         entry.least_us = max(
             entry.least_us, int(microseconds_down(self._floors_s[group] * self._weight(entry)))
         )
