@@ -45,27 +45,31 @@ def data_parallel_time(
     """
     habits, stage = request.framework.time, setting.zero_stage
     reduce, gather = 0.0, 0.0
+    bucket = (habits.replica_bucket_bytes if stage == 0 else None) or habits.gradient_bucket_bytes
     if request.workload.frozen_weights:
         return 0.0 * np.asarray(backward_s)
     for count, group, replicas in shard_groups(local.dense, local.expert, setting):
         gradients = count * habits.gradient_reduce_bytes
         if stage == 1:
-            reduce = reduce + _in_buckets(reduce_scatter_time, gradients, group, request)
+            reduce = reduce + _in_buckets(reduce_scatter_time, gradients, group, bucket, request)
         if stage <= 1:
             shard = gradients / np.maximum(group.size, 1.0)
-            reduce = reduce + _in_buckets(all_reduce_time, shard, replicas, request)
+            reduce = reduce + _in_buckets(all_reduce_time, shard, replicas, bucket, request)
         if stage in (1, 2):
-            gather = gather + _in_buckets(all_gather_time, count * ELEMENT_BYTES, group, request)
+            gather = gather + _in_buckets(all_gather_time, count * ELEMENT_BYTES, group, bucket, request)
     overlaps = habits.gradient_sync_overlaps and (stage == 0 or habits.sharded_sync_overlaps)
     hidden_reduce = exposed_time(reduce, backward_s, habits, overlaps)
     return hidden_reduce + exposed_time(gather, forward_s, habits, habits.parameter_gather_overlaps)
 
 
 def _in_buckets(
-    collective: Callable[[Any, Group, Cluster], Any], message_bytes: Any, group: Group, request: PlanRequest
+    collective: Callable[[Any, Group, Cluster], Any],
+    message_bytes: Any,
+    group: Group,
+    largest: float | None,
+    request: PlanRequest,
 ) -> Any:
-    """Time of a collective that is cut into messages of the framework's bucket size. [s]."""
-    largest = request.framework.time.gradient_bucket_bytes
+    """Time of a collective that is cut into messages of at most ``largest`` bytes. [s]."""
     if largest is None:
         return collective(message_bytes, group, request.cluster)
     buckets = np.maximum(np.asarray(message_bytes) / largest, 1.0)

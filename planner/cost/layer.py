@@ -113,7 +113,11 @@ def _with_communication(
     launches = _launch_time(kind, setting, request)
     recompute = WorkTime(recompute_s=_recompute(kind, setting, request, forward, launches))
     forward = forward + WorkTime(host_s=np.maximum(launches - forward.total, 0.0))
-    backward = backward + WorkTime(host_s=np.maximum(2.0 * launches - backward.total - weight.total, 0.0))
+    # The host launches both halves of the backward pass: what it lacks is spread over them as their work is.
+    both = np.maximum(backward.total + weight.total, 1e-12)
+    waits = np.maximum(2.0 * launches - both, 0.0) / both
+    backward = backward + WorkTime(host_s=waits * backward.total)
+    weight = weight + WorkTime(host_s=waits * weight.total)
     return LayerTime(forward, backward, weight, recompute)
 
 
@@ -158,9 +162,9 @@ def _experts_are_fused(setting: Setting, request: PlanRequest) -> bool:
 
 
 def _casts(gemm: Gemm, setting: Setting, request: PlanRequest) -> float:
-    """Casts of the activation; in dense layers one, the others are fused into norm and activation."""
+    """Casts of the activation per product."""
     if not gemm.expert:
-        return 1.0
+        return request.framework.time.casts_per_product
     return 0.0 if _experts_are_fused(setting, request) else EXPERT_CASTS
 
 

@@ -13,14 +13,14 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 10 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.8819,
-    elementwise_factor=1.2334,
-    tensor_comm_hidden_fraction=0.1013,
-    overlap_slowdown=0.2109,
+    kernel_efficiency=0.8656,
+    elementwise_factor=1.4874,
+    tensor_comm_hidden_fraction=0.0,
+    overlap_slowdown=0.1744,
     scatters_sends=True,
-    attention_efficiency=0.9095,
-    step_overhead_s=0.0476,
-    straggler_per_doubling=0.002,
+    attention_efficiency=0.9267,
+    step_overhead_s=0.0452,
+    straggler_per_doubling=0.0044,
 )
 
 MEMORY = MemoryHabits(

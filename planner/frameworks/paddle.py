@@ -12,13 +12,13 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 16 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.8139,
-    elementwise_factor=1.6976,
+    kernel_efficiency=0.8004,
+    elementwise_factor=2.0502,
     tensor_comm_hidden_fraction=0.0,
-    overlap_slowdown=0.2369,
-    attention_efficiency=0.7872,
-    step_overhead_s=0.0468,
-    straggler_per_doubling=0.0018,
+    overlap_slowdown=0.2039,
+    attention_efficiency=0.8471,
+    step_overhead_s=0.0461,
+    straggler_per_doubling=0.0042,
 )
 
 MEMORY = MemoryHabits(

@@ -1,4 +1,4 @@
-"""Time habits of frameworks without runs of their own: the values that all measured frameworks share.
+"""Time habits of frameworks without runs of their own: those that all measured frameworks share, or a family.
 
 ``tests/benchmarks/write_fit.py`` writes them here, and once a framework has runs, into its own profile.
 """
@@ -13,15 +13,35 @@ TIME = TimeHabits(
     # step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, the values shared by all
     # frameworks (no rows of its own).
-    kernel_efficiency=0.9055,
-    elementwise_factor=1.4029,
-    tensor_comm_hidden_fraction=0.0675,
-    overlap_slowdown=0.217,
+    kernel_efficiency=0.8767,
+    elementwise_factor=1.4717,
+    tensor_comm_hidden_fraction=0.0656,
+    overlap_slowdown=0.182,
     pipeline_sends_hidden_fraction=0.0879,
-    expert_comm_hidden_fraction=0.1211,
-    attention_efficiency=0.8217,
-    expert_kernel_efficiency=0.7435,
-    kernels_per_moe_layer=333.3056,
-    step_overhead_s=0.0467,
-    straggler_per_doubling=0.0018,
+    expert_comm_hidden_fraction=0.1504,
+    attention_efficiency=0.8463,
+    expert_kernel_efficiency=0.7234,
+    kernels_per_moe_layer=423.1233,
+    step_overhead_s=0.0471,
+    straggler_per_doubling=0.003,
 )
+
+EAGER_TIME = TimeHabits(
+    # attention_efficiency, elementwise_factor, expert_comm_hidden_fraction, expert_kernel_efficiency,
+    # kernel_efficiency, kernels_per_moe_layer, overlap_slowdown, pipeline_sends_hidden_fraction,
+    # step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
+    # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, the values shared by PyTorch
+    # frameworks (no rows of its own).
+    kernel_efficiency=0.8925,
+    elementwise_factor=1.4432,
+    tensor_comm_hidden_fraction=0.0387,
+    overlap_slowdown=0.3137,
+    pipeline_sends_hidden_fraction=0.0879,
+    expert_comm_hidden_fraction=0.1504,
+    attention_efficiency=0.8446,
+    expert_kernel_efficiency=0.7234,
+    kernels_per_moe_layer=423.1233,
+    step_overhead_s=0.0594,
+    straggler_per_doubling=0.0027,
+)
+"""Of PyTorch code that runs plain modules (llm-foundry, torchtitan): FSDP, DDP, DeepSpeed's ZeRO."""

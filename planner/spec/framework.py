@@ -208,6 +208,8 @@ class TimeHabits(BaseModel):
     tensor_comm_hidden_fraction: float = Field(default=0.0, ge=0, le=1)
     low_precision_gathers: bool = False
     """Inputs of tensor-parallel products are cast before they are gathered (Transformer Engine, torchao)."""
+    casts_per_product: float = Field(default=1.0, ge=0)
+    """Casts of a dense layer's input per scaled product; others are fused into norm and activation."""
     tensor_backward_overlaps: bool = True
     """Backward tensor-parallel collectives run beside the gradient products of the same matrix."""
     gradient_sync_overlaps: bool = True
@@ -222,6 +224,8 @@ class TimeHabits(BaseModel):
     """Per parameter, in the gradient reduction."""
     gradient_bucket_bytes: float | None = Field(default=None, gt=0)
     """Largest message of gradient reduction and parameter gathering outside the layers; None: all at once."""
+    replica_bucket_bytes: float | None = Field(default=None, gt=0)
+    """The same where whole replicas reduce (ZeRO-0, by DDP); None: no other."""
     pipeline_sends_overlap: bool = True
     """In the steady state of interleaved schedules."""
     pipeline_sends_hidden_fraction: float = Field(default=1.0, ge=0, le=1)

@@ -19,16 +19,23 @@ from pydantic import ValidationError
 from planner.catalog import load_cluster, load_model
 from planner.catalog.files import read_text
 from planner.catalog.hardware import described_network
-from planner.cost.layer import UNFUSED
 from planner.cost.split import default_stages
 from planner.errors import BadInput
 from planner.frameworks import load_framework
-from planner.spec.framework import FrameworkProfile, TimeHabits
+from planner.spec.framework import FrameworkProfile
 from planner.spec.model import Model
 from planner.spec.plan import Plan, Schedule, StagePlan
 from planner.spec.problems import first_problem, shown
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
+from planner.validate.eras import (
+    adopted_fused_attention,
+    before_fused_attention,
+    predates_fused_attention,
+    release_of,
+    row_scaled,
+    time_of_release,
+)
 from planner.validate.memory import habits_of_run, settled_recompute, splits_sequence
 from planner.validate.spellings import (
     accelerator_named,
@@ -287,43 +294,18 @@ def read_framework(row: Row, config: Mapping[str, Any], model: Model) -> Framewo
     memory = profile.memory
     if isinstance(config.get("compile"), bool):
         memory = habits_of_run(memory, config["compile"], str(row.get("source", "")))
-    if _predates_fused_attention(accelerator, config, profile, model):
+    changes |= row_scaled(row, config)
+    if predates_fused_attention(accelerator, config, profile, model):
         memory = memory.model_copy(update={"fused_attention": False})
-        changes["attention_kernel"] = UNFUSED
-        changes["tensor_comm_hidden_fraction"] = 0.0
+        changes |= before_fused_attention(config)
+    if adopted_fused_attention(profile, model):
+        memory = memory.model_copy(update={"fused_attention": True})
+        changes["attention_kernel"] = "fa2"
     return profile.model_copy(update={"time": time.model_copy(update=changes), "memory": memory})
-
-
-def release_of(source: str) -> str | None:
-    """Year and month of the software that a source names (``NeMo container 26.04.01``), else None."""
-    found = re.search(r"\bcontainer (\d\d\.\d\d)(?!\d)", source)
-    return found[1] if found else None
-
-
-def time_of_release(profile: FrameworkProfile, release: str | None) -> TimeHabits:
-    """Return the time habits of a release, of the current one where none is said."""
-    earlier = profile.earlier
-    if earlier is None or release is None or release >= earlier.before:
-        return profile.time
-    return earlier.time
 
 
 ASYNC_TENSOR_HIDDEN = 0.6
 """Share of tensor-parallel time that micro-pipelined products hide (torchtitan: 10-17 % of a step)."""
-
-
-def _predates_fused_attention(
-    accelerator: str, config: Mapping[str, Any], profile: FrameworkProfile, model: Model
-) -> bool:
-    """Whether Megatron code ran before FlashAttention came into it (2022-2023).
-
-    fp16 training is from before; so is a GPT-shaped model (GELU, not gated) on A100 or V100.
-    """
-    if not profile.memory.fused_attention or profile.name not in ("megatron", "nemo"):
-        return False
-    gpt_shaped = not model.gated_mlp and model.activation == "gelu" and not model.is_moe
-    precision = precision_named(str(config.get("precision") or "bf16"))
-    return precision == "fp16" or (gpt_shaped and accelerator_named(accelerator).startswith(("a100", "v100")))
 
 
 def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfile, num_gpus: int) -> Plan:

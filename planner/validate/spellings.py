@@ -36,6 +36,8 @@ FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
     ("paxml", "maxtext"), ("t5x", "maxtext"), ("levanter", "maxtext"),
 )  # fmt: skip
 """Words in the name of a framework without a profile, and whose habits it has, the more particular first."""
+BOTH_NAMED = r"\bdeepspeed (and|\+|with) megatron\b"
+"""A source that names both: layers of one, engine of the other."""
 UNKNOWN_FRAMEWORK = "any"
 """Profile of a framework of which nothing is known."""
 NOT_RECOMPUTED = frozenset({"none", "false", "", "no", "off", "0", "disabled", "disable", "never"})
@@ -57,11 +59,13 @@ def framework_named(said: Any, source: str, accelerator: str) -> str:
     """Return the profile for a row's framework; one without a profile is read by the words in its name.
 
     Without a framework the source decides, then the accelerator. A name that says nothing gets the habits
-    that all frameworks share.
+    that all frameworks share. Megatron driven by DeepSpeed goes by either name; the source says which it is.
     """
     text = re.sub(r"[ _]+", "-", str(said or "").strip().lower())
     if not text or text in NOT_SAID:
         return _framework_of_source(source.lower(), accelerator)
+    if text in ("nemo", "megatron") and re.search(BOTH_NAMED, source, re.IGNORECASE):
+        return "megatron-deepspeed"
     try:
         return load_framework(text).name
     except BadInput:

@@ -201,7 +201,7 @@ def held_out_table(rows: list[FamilyRow], unit: str) -> str:
     intro = (
         f"Constants refitted in {FOLDS} folds, each without whole {unit}; every row is predicted by the fit "
         f"that did not see it ({missing} missing). A part or a framework that only held-out rows cover gets "
-        "the values shared by its generation or by all frameworks.\n\n"
+        "the values shared by its generation or by its family of frameworks.\n\n"
     )
     return (
         f"## Held out by {unit}: step time by family [%]\n\n"

@@ -5,11 +5,11 @@ Run ``python tests/benchmarks/fit.py`` from the repository root. Two kinds of co
 * of an accelerator: the clock of a long run relative to the burst benchmark (``sustained_fraction``);
 * of a framework's profile: efficiencies of its kernels, what it overlaps, what its host costs.
 
-Nothing is fitted per row, per model or per source. Constants that describe the same physics (the clock of
-one generation's parts; launch, overlap and straggler habits of all frameworks) are drawn to one shared value,
-and that to the value from documents (:data:`HABITS`): a framework keeps an offset only as far as its rows
-insist. The arithmetic is in ``shrink.py``. The sweep's rows speak for nanotron alone, not for its hardware,
-and only where the run did not fail (:data:`FAILED`).
+Nothing is fitted per row, per model or per source. Constants that describe the same physics are drawn to one
+shared value, and that to the value from documents (``priors.py``): the clocks of one generation's parts;
+kernels, launches, overlap and stragglers of a family of frameworks to the family's value, and that to the
+value of all. A framework keeps an offset only as far as its rows insist. The arithmetic is in ``shrink.py``.
+The sweep's rows speak for nanotron alone, not for its hardware, and only where the run did not fail.
 """
 
 from __future__ import annotations
@@ -24,6 +24,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from priors import (
+    ATTENTION_CLOCK,
+    BORROWED,
+    CLOCK,
+    CLOCKS,
+    EAGER_HOST,
+    ENGINE,
+    EXPERTS,
+    FAILED,
+    FAMILIES,
+    FUSED_EXPERTS,
+    HABITS,
+    OTHERS,
+    OWN_KERNELS,
+    PARTS,
+    POWER,
+    SENDS,
+    SHARED,
+    STATED,
+    SWEPT,
+    TRANSFORMER_ENGINE,
+    UNMEASURED,
+    UNMEASURED_PARTS,
+    XLA,
+    Habit,
+)  # fmt: skip
 
 from planner.catalog import load_accelerator
 from planner.cost.confidence import generation
@@ -43,21 +69,6 @@ REFERENCE, REFERENCE_WEIGHT = "2205.05198", 4.0
 
 
 @dataclass(frozen=True)
-class Habit:
-    """One kind of constant: what documents say, how far nature may differ, and where it may lie."""
-
-    prior: float
-    pooled: float
-    """Tolerance of the value that all frameworks (parts of one generation) share, around ``prior``."""
-    own: float
-    """Tolerance of one framework's (part's) value around the shared one."""
-    low: float
-    high: float
-    probe: float
-    """Step of the numerical derivative."""
-
-
-@dataclass(frozen=True)
 class Constant:
     """One fitted number: where it lives, whom it shares a value with, and its kind."""
 
@@ -69,6 +80,10 @@ class Constant:
     """Constants of one group and name describe the same physics and are drawn to one value."""
     habit: Habit
     high: float
+    parent: str | None = None
+    """Group whose shared value this group's is drawn to; None: the value from documents."""
+    scale: float = 1.0
+    """This one over the shared value, as documents have it."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -90,80 +105,16 @@ class Sample:
 Values = dict[tuple[str, str], float]
 
 
-CLOCK = Habit(0.92, 0.10, 0.12, 0.5, 1.0, 0.03)
-"""Sustained over burst rate; the prior is a part at its power limit (physics 3.2)."""
-PARTS: dict[str, tuple[str, ...]] = {
-    "a100-sxm-80gb": ("bf16",), "v100-sxm2-32gb": ("fp16",),
-    "h100-sxm-80gb": ("bf16", "fp8"), "h100-sxm-96gb-hbm2e": ("bf16", "fp8"),
-    "h200-sxm-141gb": ("fp8",), "b200-sxm-180gb": ("bf16", "fp8", "mxfp8", "nvfp4"),
-    "b300-sxm": ("bf16", "mxfp8"), "gb200-nvl72": ("bf16", "fp8", "mxfp8", "nvfp4"),
-    "gb300-nvl72": ("bf16", "fp8", "mxfp8", "nvfp4"), "mi300x-192gb": ("fp8",), "mi325x-256gb": ("fp8",),
-    "mi355x-288gb": ("bf16",), "tpu-v5e": ("bf16",), "tpu-v5p": ("bf16",), "tpu-v6e": ("bf16",),
-}  # fmt: skip
-"""Accelerators with at least three rows, and their number formats."""
-SHARED = {
-    "a100-sxm-40gb": "a100-sxm-80gb",
-    "a800-sxm-80gb": "a100-sxm-80gb",
-    "h800-sxm-80gb": "h100-sxm-80gb",
-}
-"""Parts that take another one's curves as they are."""
-UNMEASURED_PARTS: dict[str, tuple[str, ...]] = {
-    "h200-sxm-141gb": ("gemm.bf16",), "b300-sxm": ("gemm.fp8", "gemm.nvfp4"),
-    "tpu-v4": ("gemm.bf16", "attention"),
-}  # fmt: skip
-"""Curves at a burst clock without rows, on parts whose generation has some: they get its shared clock."""
-BORROWED = {"gb300-nvl72": 1.3, "b300-sxm": 1.0}
-"""Curves of a part with a lower power limit: the fraction may pass one, within the vendor's peak."""
-
-HABITS: dict[str, Habit] = {
-    "elementwise_factor": Habit(1.3, 0.4, 0.5, 0.7, 4.0, 0.2),
-    "tensor_comm_hidden_fraction": Habit(0.1, 0.1, 0.12, 0.0, 0.8, 0.1),
-    "overlap_slowdown": Habit(0.15, 0.1, 0.1, 0.0, 0.8, 0.1),
-    "step_overhead_s": Habit(0.03, 0.02, 0.03, 0.0, 0.3, 0.02),
-    "straggler_per_doubling": Habit(0.003, 0.002, 0.002, 0.0, 0.02, 0.004),
-}
-"""Of every framework."""
-OWN_KERNELS: dict[str, Habit] = {
-    "kernel_efficiency": Habit(0.95, 0.05, 0.08, 0.6, 1.05, 0.03),
-    "attention_efficiency": Habit(0.95, 0.10, 0.15, 0.5, 1.15, 0.05),
-}
-"""Of frameworks without NVIDIA's Transformer Engine, on whose kernels the accelerators' curves rest."""
-EXPERTS: dict[str, Habit] = {
-    "kernels_per_moe_layer": Habit(150.0, 100.0, 100.0, 40.0, 600.0, 80.0),
-    "expert_comm_hidden_fraction": Habit(0.15, 0.15, 0.15, 0.0, 0.8, 0.1),
-    "expert_kernel_efficiency": Habit(0.85, 0.1, 0.1, 0.4, 1.0, 0.1),
-}
-"""Of frameworks with rows of mixture-of-experts models."""
-SENDS = {"pipeline_sends_hidden_fraction": Habit(0.5, 0.25, 0.2, 0.0, 1.0, 0.2)}
-"""Of frameworks that interleave chunks and overlap their sends."""
-FUSED_EXPERTS = {"block_scaled_expert_efficiency": Habit(0.9, 0.1, 0.1, 0.4, 1.2, 0.1)}
-"""Of frameworks whose current release has one kernel for block-scaled experts."""
-ENGINE = {"microbatch_overhead_s": Habit(0.002, 0.002, 0.003, 0.0, 0.02, 0.003)}
-"""Of a pipeline engine that works through an instruction list on the host (DeepSpeed)."""
-EAGER_HOST = {
-    "kernels_per_layer": Habit(150.0, 100.0, 100.0, 40.0, 600.0, 20.0),
-    "cross_node_launch_growth": Habit(0.3, 0.2, 0.2, 0.0, 2.0, 0.04),
-    "send_stall_s": Habit(0.4, 0.3, 0.3, 0.0, 2.0, 0.05),
-}
-"""Of nanotron, whose host launches every kernel and blocks on every send."""
-SWEPT = "nanotron"
-FAILED = np.log(2.0)
-"""A sweep's row further off than this is a failed run (stalled sends, an allocator out of room): left out."""
-TRANSFORMER_ENGINE = ("nemo", "megatron-bridge", "megatron")
-OTHERS = (
-    "llm-foundry", "torchtitan", "maxtext", "megatron-deepspeed", "paddle", "primus", "flagperf", SWEPT,
-)  # fmt: skip
-UNMEASURED = ("deepspeed", "accelerate", "pytorch", "meta-llama3", "deepseek", "any")
-"""Frameworks without rows: they get the shared values."""
-
-
 def hardware_constants() -> list[Constant]:
     """Sustained fractions by accelerator file and precision."""
     constants = []
     for part, precisions in PARTS.items():
         group = generation(part)
         names = (*(f"gemm.{precision}" for precision in precisions), "attention")
-        constants += [Constant(f"hw:{part}", n, f"hw:{group}", CLOCK, _highest(part, n)) for n in names]
+        for name in names:
+            habit = ATTENTION_CLOCK if name == "attention" else CLOCKS.get(group, CLOCK)
+            highest, scale = _highest(part, name), POWER.get(part, 1.0)
+            constants.append(Constant(f"hw:{part}", name, f"hw:{group}", habit, highest, scale=scale))
     return constants
 
 
@@ -181,8 +132,8 @@ def _highest(part: str, name: str) -> float:
 
 def framework_constants() -> list[Constant]:
     """Habits that documents leave open."""
-    constants = []
-    for name in (*TRANSFORMER_ENGINE, *OTHERS):
+    found: list[tuple[str, str, Habit]] = []
+    for name in (*TRANSFORMER_ENGINE, *XLA, *OTHERS):
         habits = dict(HABITS)
         habits |= OWN_KERNELS if name in OTHERS else {}
         habits |= EXPERTS if name in (*TRANSFORMER_ENGINE, "primus") else {}
@@ -190,10 +141,28 @@ def framework_constants() -> list[Constant]:
         habits |= FUSED_EXPERTS if name == "megatron-bridge" else {}
         habits |= ENGINE if name == "megatron-deepspeed" else {}
         habits |= EAGER_HOST if name == SWEPT else {}
-        constants += [
-            Constant(f"fw:{name}", field, "fw", habit, habit.high) for field, habit in habits.items()
-        ]
-    return constants
+        found += [(name, field, habit) for field, habit in habits.items()]
+    families: dict[str, set[str]] = {}
+    for framework, name, _ in found:
+        families.setdefault(name, set()).add(_family(framework))
+    return [_habit_of(*one, is_common=len(families[one[1]]) > 1) for one in found]
+
+
+def _family(framework: str) -> str:
+    return next(family for family, members in FAMILIES.items() if framework in members)
+
+
+def _habit_of(framework: str, name: str, habit: Habit, is_common: bool) -> Constant:
+    """One framework's constant: in its family's group where several families have it, else in that of all.
+
+    Where documents set a framework apart, it is alone.
+    """
+    stated, owner = STATED.get((framework, name)), f"fw:{framework}"
+    if stated is not None:
+        return Constant(owner, name, owner, stated, stated.high)
+    if not is_common:
+        return Constant(owner, name, "fw", habit, habit.high)
+    return Constant(owner, name, f"fw:{_family(framework)}", habit, habit.high, parent="fw")
 
 
 CONSTANTS: tuple[Constant, ...] = (*hardware_constants(), *framework_constants())
@@ -326,7 +295,7 @@ def start_values() -> Values:
 def _clocks_of_generations(shared: dict[tuple[str, str], float]) -> Values:
     """Shared clocks for the curves that no row measures."""
     return {
-        (f"hw:{part}", name): min(shared[f"hw:{generation(part)}", name], 1.0)
+        (f"hw:{part}", name): min(shared[f"hw:{generation(part)}", name] * POWER.get(part, 1.0), 1.0)
         for part, names in UNMEASURED_PARTS.items()
         for name in names
     }
@@ -357,8 +326,11 @@ def main() -> None:
 
         counts = Counter(tag for sample in rows for tag in sample.tags)
         counts = Counter({owner: n for owner, n in counts.items() if owner[3:] not in UNMEASURED})
-        pooled = {name: shared["fw", name] for name in (*HABITS, *OWN_KERNELS, *EXPERTS, *SENDS)}
-        unmeasured = {(f"fw:{place}", name): value for place in UNMEASURED for name, value in pooled.items()}
+        unmeasured = {
+            (f"fw:{place}", name): shared.get((group, name), shared["fw", name])
+            for place, group in UNMEASURED.items()
+            for name in (*HABITS, *OWN_KERNELS, *EXPERTS, *SENDS)
+        }
         write_values(values | unmeasured | _clocks_of_generations(shared), dict(counts))
 
 

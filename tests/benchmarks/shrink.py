@@ -4,10 +4,12 @@ The logarithm of predicted over measured time is linearised in the constants; th
 and, for each group of constants that describe the same physics, a shared value. With sigma the scatter of
 one row, the fit minimises ::
 
-    sum_rows w rho((r + J (x - x0)) / sigma) + sum ((x - shared) / own)^2 + sum ((shared - prior) / pooled)^2
+    sum_rows w rho((r + J (x - x0)) / sigma)
+        + sum ((x - a shared) / own)^2 + sum ((shared - prior) / pooled)^2
 
-with rho a pseudo-Huber loss (solved by reweighting), so that published outliers pull no constant. Leaving out
-whole sources costs one small solve.
+with rho a pseudo-Huber loss (solved by reweighting), so that published outliers pull no constant, and with a
+the ratio that documents give (1 for most). The shared value of a family is drawn to that of all families
+instead, which is drawn to the prior. Leaving out whole sources costs one small solve.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def solve(model: Linear) -> tuple[Values, Values]:
     by_key = {constant.key: constant for constant in CONSTANTS}
     constants = [by_key[key] for key in model.keys]
     start = np.array([model.values[key] for key in model.keys])
-    groups = {(c.group, c.name): None for c in constants}
+    groups = {key: None for c in constants for key in _groups(c)}
     shared = {key: len(constants) + index for index, key in enumerate(groups)}
     rows = np.zeros((len(model.errors), len(constants) + len(shared)))
     rows[:, : len(constants)] = model.jacobian
@@ -97,22 +99,35 @@ def solve(model: Linear) -> tuple[Values, Values]:
     )
 
 
+def _groups(constant: Constant) -> list[Key]:
+    """The shared values that a constant is drawn to, the nearest first."""
+    return [(group, constant.name) for group in (constant.group, constant.parent) if group is not None]
+
+
 def _pull(constants: list[Constant], shared: dict[Key, int]) -> tuple[Any, Any]:
     """Rows and right-hand sides that draw constants to shared values and those to the documents' values."""
     width = len(constants) + len(shared)
     rows, target = [], []
     for index, constant in enumerate(constants):
         row = np.zeros(width)
-        row[index], row[shared[constant.group, constant.name]] = 1.0, -1.0
+        row[index], row[shared[constant.group, constant.name]] = 1.0, -constant.scale
         rows.append(row / constant.habit.own)
         target.append(0.0)
-    habits = {(c.group, c.name): c.habit for c in constants}
-    for key, index in shared.items():
+    habits = {key: (c.habit, chain[1:]) for c in constants for chain in _chains(c) for key in chain[:1]}
+    for key, (habit, above) in habits.items():
         row = np.zeros(width)
-        row[index] = 1.0 / habits[key].pooled
+        row[shared[key]] = 1.0 / habit.pooled
+        if above:
+            row[shared[above[0]]] = -1.0 / habit.pooled
         rows.append(row)
-        target.append(habits[key].prior / habits[key].pooled)
+        target.append(0.0 if above else habit.prior / habit.pooled)
     return np.array(rows), np.array(target)
+
+
+def _chains(constant: Constant) -> list[list[Key]]:
+    """Each shared value of a constant, followed by what it is drawn to itself."""
+    keys = _groups(constant)
+    return [keys[start:] for start in range(len(keys))]
 
 
 def _least_squares(rows: Any, target: Any, bounded: Any) -> Any:

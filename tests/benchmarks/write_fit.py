@@ -7,7 +7,7 @@ import textwrap
 from importlib import import_module
 from pathlib import Path
 
-from fit import UNMEASURED_PARTS
+from priors import UNMEASURED_PARTS
 
 from planner.catalog import load_accelerator
 from planner.frameworks import _PROFILE_MODULES
@@ -87,14 +87,18 @@ def _write_profile(framework: str, changed: dict[str, float], rows: int) -> None
     """
     module = import_module(f"planner.frameworks.{_PROFILE_MODULES[framework]}")
     path = Path(str(module.__file__))
-    if "TIME = TimeHabits(" not in path.read_text():
+    block = "TIME"
+    if "\nTIME = TimeHabits(" not in path.read_text():
         if rows:
             raise ValueError(f"{framework} has {rows} rows now: give {path} a TIME = TimeHabits() of its own")
+        block = "EAGER_TIME" if "EAGER_TIME" in path.read_text() else "TIME"
         path = ROOT / "planner" / "frameworks" / "shared_time.py"
     text = path.read_text()
-    start = text.index("TIME = TimeHabits(") + len("TIME = TimeHabits(")
+    opening = f"\n{block} = TimeHabits("
+    start = text.index(opening) + len(opening)
     end = _closing(text, start - 1)
-    told = f"{rows} rows" if rows else "the values shared by all frameworks (no rows of its own)"
+    group = "PyTorch frameworks" if block == "EAGER_TIME" else "all frameworks"
+    told = f"{rows} rows" if rows else f"the values shared by {group} (no rows of its own)"
     note = _comment(f"{', '.join(sorted(changed))}: {NOTE}, {told}.")
     body = _with_values(_without_note(text[start:end]), changed)
     path.write_text(text[:start] + "\n" + note + body + text[end:])

@@ -53,6 +53,20 @@ def test_a_long_backward_pass_hides_it(tiny_dense: PlanRequest) -> None:
     assert hidden == pytest.approx(shown * tiny_dense.framework.time.overlap_slowdown)
 
 
+def test_replicas_reduce_in_buckets_of_their_own(tiny_dense: PlanRequest) -> None:
+    """400 MB of gradients in messages of 100 MB; the shards of ZeRO-1 in messages of 200 MB."""
+    habits = tiny_dense.framework.time.model_copy(
+        update={"gradient_bucket_bytes": 2e8, "replica_bucket_bytes": 1e8}
+    )
+    framework = tiny_dense.framework.model_copy(update={"time": habits})
+    request = tiny_dense.model_copy(update={"framework": framework})
+    replicas = 4 * all_reduce_time(1e8, GROUP, request.cluster)
+    assert data_parallel_time(LOCAL, setting(0), request, 0.0, 0.0) == pytest.approx(replicas)
+    shards = 2 * reduce_scatter_time(2e8, GROUP, request.cluster)
+    shards += all_gather_time(2e8, GROUP, request.cluster)
+    assert data_parallel_time(LOCAL, setting(1), request, 0.0, 0.0) == pytest.approx(shards)
+
+
 def test_one_rank_has_nothing_to_do(tiny_dense: PlanRequest) -> None:
     assert data_parallel_time(LOCAL, Settings(), tiny_dense, 0.0, 0.0) == 0.0
 

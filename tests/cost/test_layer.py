@@ -8,7 +8,8 @@ import pytest
 from planner.catalog import load_cluster
 from planner.cost.activations import layer_activation_bytes
 from planner.cost.collectives import Group, all_gather_time, all_reduce_time, reduce_scatter_time
-from planner.cost.kernels import gemm_time, memory_bound_time
+from planner.cost.flops import layer_gemms
+from planner.cost.kernels import cast_time, gemm_time, memory_bound_time
 from planner.cost.layer import UNFUSED, embedding_time, head_time, layer_time
 from planner.cost.layer_comm import context_comm, expert_comm, shard_comm, tensor_comm
 from planner.cost.setting import Settings
@@ -81,6 +82,17 @@ def test_scaled_formats_are_gathered_in_their_own_width(tiny_dense: PlanRequest)
         update={"workload": request.workload.model_copy(update={"frozen_weights": True})}
     )
     assert tensor_comm(DENSE, low, frozen, 0.0, 0.0)[0] == pytest.approx(full[0])
+
+
+def test_each_further_cast_is_paid_per_product(tiny_dense: PlanRequest) -> None:
+    plain = big(tiny_dense).model_copy(update={"cluster": load_cluster("h100", 8)})
+    thrice, low = with_habits(plain, casts_per_product=3.0), Settings(precision="fp8")
+    one, three = (layer_time(DENSE, low, request).forward.gemm_s for request in (plain, thrice))
+    gemms = layer_gemms(plain.model, DENSE, plain.workload.seq_length, low)
+    casts = sum(cast_time(gemm.m, gemm.k, plain.cluster.accelerator, "fp8", gemm.count) for gemm in gemms)
+    assert three - one == pytest.approx(2 * casts / plain.framework.time.kernel_efficiency)
+    wide = Settings(precision="bf16")
+    assert layer_time(DENSE, wide, thrice).total.total == layer_time(DENSE, wide, plain).total.total
 
 
 def test_fused_experts_neither_permute_nor_cast_nor_wait_for_the_host(tiny_moe: PlanRequest) -> None:

@@ -10,23 +10,32 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-from fit import CONSTANTS, HABITS, start_values
+from fit import CONSTANTS, start_values
+from priors import CLOCKS, FAMILIES, HABITS, POWER, STATED
 from shrink import Linear, solve
 from write_fit import NOTE, _comment, _with_values, _without_note
 
 KEYS = [("fw:nemo", "elementwise_factor"), ("fw:megatron", "elementwise_factor")]
 
 
-def model(true: tuple[float, float], rows: tuple[int, int], outlier: float = 0.0) -> Linear:
+def model(
+    true: tuple[float, float], rows: tuple[int, int], outlier: float = 0.0, keys: list[tuple[str, str]] = KEYS
+) -> Linear:
     """Rows whose error is 0.1 for each unit that a framework's constant is above its true value."""
     owner = np.repeat([0, 1], rows)
     jacobian = np.zeros((len(owner), 2))
     jacobian[np.arange(len(owner)), owner] = 0.1
-    values = dict.fromkeys(KEYS, 1.5)
+    values = dict.fromkeys(keys, 1.5)
     errors = jacobian @ (1.5 - np.array(true))
     if outlier:
         errors[0] += outlier
-    return Linear(KEYS, values, errors, jacobian, np.ones(len(owner)))
+    return Linear(keys, values, errors, jacobian, np.ones(len(owner)))
+
+
+def untold(keys: list[tuple[str, str]]) -> Linear:
+    """One row that no constant moves: everything rests on what was known before."""
+    values = dict.fromkeys(keys, 0.9)
+    return Linear(keys, values, np.zeros(1), np.zeros((1, len(keys))), np.ones(1))
 
 
 def test_many_rows_decide() -> None:
@@ -36,9 +45,41 @@ def test_many_rows_decide() -> None:
 
 def test_a_framework_without_rows_gets_the_shared_value() -> None:
     values, shared = solve(model((2.0, 0.8), (3000, 0)))
-    assert values[KEYS[1]] == pytest.approx(shared["fw", "elementwise_factor"])
+    assert values[KEYS[1]] == pytest.approx(shared["fw:fused", "elementwise_factor"])
     prior = HABITS["elementwise_factor"].prior
-    assert prior < values[KEYS[1]] < values[KEYS[0]]
+    assert prior < shared["fw", "elementwise_factor"] < values[KEYS[1]] < values[KEYS[0]]
+
+
+def test_a_family_keeps_its_distance_from_the_others() -> None:
+    """torchtitan's rows say more of llm-foundry, its family, than of nemo."""
+    keys = [("fw:torchtitan", name := "elementwise_factor"), ("fw:llm-foundry", name), ("fw:nemo", name)]
+    linear = model((2.5, 0.8), (3000, 0), keys=keys[:2])
+    start = dict.fromkeys(keys, 1.5)
+    wide = np.hstack([linear.jacobian, np.zeros((len(linear.errors), 1))])
+    values, _ = solve(Linear(keys, start, linear.errors, wide, linear.weights))
+    prior = HABITS[name].prior
+    assert prior < values[keys[2]] < values[keys[1]] < values[keys[0]]
+
+
+def test_what_documents_say_of_one_framework_is_not_shared() -> None:
+    own, other = ("fw:llm-foundry", name := "attention_efficiency"), ("fw:torchtitan", "attention_efficiency")
+    values, _ = solve(untold([other, own]))
+    assert values[own] == pytest.approx(STATED["llm-foundry", name].prior)
+    assert values[other] > values[own]
+
+
+def test_a_part_with_a_lower_power_limit_is_drawn_to_a_share_of_the_others() -> None:
+    part = next(iter(POWER))
+    keys = [("hw:h100-sxm-80gb", "gemm.bf16"), (f"hw:{part}", "gemm.bf16")]
+    values, _ = solve(untold(keys))
+    assert values[keys[0]] == pytest.approx(CLOCKS["hopper"].prior)
+    assert values[keys[1]] == pytest.approx(CLOCKS["hopper"].prior * POWER[part])
+
+
+def test_every_framework_has_one_family() -> None:
+    members = [name for family in FAMILIES.values() for name in family]
+    assert len(members) == len(set(members))
+    assert {c.owner for c in CONSTANTS if c.owner.startswith("fw:")} == {f"fw:{name}" for name in members}
 
 
 def test_a_failed_run_pulls_nothing() -> None:

@@ -7,10 +7,10 @@ or all-gather; its DeepSpeed Ulysses is left to the DeepSpeed writer.
 
 from __future__ import annotations
 
-from planner.frameworks.shared_time import TIME as SHARED_TIME
+from planner.frameworks.shared_time import EAGER_TIME
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits
 
-TIME = SHARED_TIME.model_copy(update={"attention_kernel": "fa2"})
+TIME = EAGER_TIME.model_copy(update={"attention_kernel": "fa2"})
 
 MEMORY = MemoryHabits(
     sharded_weights_are_master=True,

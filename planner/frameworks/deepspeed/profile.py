@@ -7,10 +7,10 @@ expert-tensor rank.
 
 from __future__ import annotations
 
-from planner.frameworks.shared_time import TIME as SHARED_TIME
+from planner.frameworks.shared_time import EAGER_TIME
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits
 
-TIME = SHARED_TIME
+TIME = EAGER_TIME
 
 MEMORY = MemoryHabits(
     # ZeRO paper and DeepSpeed's estimator: 2 + 2 + 12.

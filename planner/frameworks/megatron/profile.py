@@ -15,18 +15,18 @@ TIME = TimeHabits(
     # tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl by
     # tests/benchmarks/fit.py, 122 rows.
     attention_kernel="cudnn",
-    elementwise_factor=1.2838,
-    tensor_comm_hidden_fraction=0.043,
+    elementwise_factor=1.4461,
+    tensor_comm_hidden_fraction=0.0448,
     low_precision_gathers=True,
-    overlap_slowdown=0.2017,
+    overlap_slowdown=0.0939,
     pipeline_sends_hidden_fraction=0.0,
     scatters_sends=True,
-    expert_comm_hidden_fraction=0.2629,
+    expert_comm_hidden_fraction=0.3739,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.7787,
-    kernels_per_moe_layer=333.3056,
-    step_overhead_s=0.0436,
-    straggler_per_doubling=0.0,
+    expert_kernel_efficiency=0.745,
+    kernels_per_moe_layer=421.5434,
+    step_overhead_s=0.0477,
+    straggler_per_doubling=0.0009,
 )
 
 MEMORY = MemoryHabits(

@@ -6,10 +6,10 @@ Sources: PyTorch 2.13 (``init_device_mesh``, ``fully_shard``, ``parallelize_modu
 
 from __future__ import annotations
 
-from planner.frameworks.shared_time import TIME as SHARED_TIME
+from planner.frameworks.shared_time import EAGER_TIME
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits
 
-TIME = SHARED_TIME.model_copy(update={"attention_kernel": "fa2"})
+TIME = EAGER_TIME.model_copy(update={"attention_kernel": "fa2"})
 
 MEMORY = MemoryHabits(
     # FSDP2 as in torchtitan: fp32 shards, gathered bf16 units, bf16 inputs of products whatever the format.

@@ -14,15 +14,15 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 26 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.9309,
-    elementwise_factor=1.4219,
+    kernel_efficiency=0.8909,
+    elementwise_factor=1.4763,
     compiled_elementwise_factor=1.1,
     tensor_comm_hidden_fraction=0.0,
     low_precision_gathers=True,
-    overlap_slowdown=0.2626,
-    attention_efficiency=0.7674,
-    step_overhead_s=0.0717,
-    straggler_per_doubling=0.0015,
+    overlap_slowdown=0.3509,
+    attention_efficiency=0.8407,
+    step_overhead_s=0.086,
+    straggler_per_doubling=0.0024,
 )
 
 MEMORY = MemoryHabits(
