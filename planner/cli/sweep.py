@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ import click
 
 from planner.cli.options import json_option, pin_options, problem_options, search_options
 
+MOST = 1e30
+"""No figure of a run is near it, and none that follows from it is infinite."""
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -105,8 +106,8 @@ def _economy(options: dict[str, Any]) -> Any:
 def _positive(value: float, option: str) -> float:
     from planner.errors import BadInput
 
-    if not 0 < value < math.inf:
-        raise BadInput(f"{option} {value:g}: must be a number above zero")
+    if not 0 < value <= MOST:
+        raise BadInput(f"{option} {value:g}: must be a number above zero, up to {MOST:g}")
     return value
 
 

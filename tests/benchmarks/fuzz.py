@@ -26,8 +26,9 @@ from fuzz_kinds import KINDS, outcome_of  # noqa: E402
 SHARE = {
     "solve": 0.04,
     "solve toys": 0.5,
-    "answers": 0.2,
-    "swept": 0.2,
+    "answers": 0.1,
+    "swept": 0.1,
+    "calibrated machine": 0.3,
     "plan handed on": 0.5,
     "mixed launch files": 0.5,
 }

@@ -58,7 +58,7 @@ def solve_tiny(rng: random.Random, _folder: Path) -> None:
     if rng.random() < 0.7:
         assert_sound(solve(request, top=rng.choice((1, 3, 50)), time_limit_s=limit_s, workers=1), request)
         return
-    step = rng.choice(("_consider", "_price", "_raise", "_widen", "_accept", "_rank", "_refine"))
+    step = rng.choice(("_consider", "_price", "_raise", "_sift", "_add", "_accept", "_rank", "_refine"))
     left, function = [rng.randrange(1, 9)], getattr(Search, step)
 
     def interrupted(*arguments: Any) -> Any:

@@ -58,7 +58,7 @@ def least_s() -> float:
 
 
 @pytest.mark.parametrize(
-    "step", ["_consider", "_raise", "_price", "_sift", "_widen", "_add", "_dive", "_accept"]
+    "step", ["_consider", "_raise", "_price", "_sift", "_add", "_dive", "_accept"]
 )
 def test_the_gap_after_ctrl_c_covers_the_best_plan(
     monkeypatch: pytest.MonkeyPatch, least_s: float, step: str
