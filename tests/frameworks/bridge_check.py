@@ -13,13 +13,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import json
-import logging
 import os
-import sys
-import warnings
 from typing import Any
 
+from child import serve
 from stand_ins import stand_in
 
 ABSENT = (
@@ -80,8 +77,4 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    prepare()
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line)), default=str), flush=True)
+    serve(answer, prepare)

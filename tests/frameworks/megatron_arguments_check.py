@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
-import logging
 import os
 import sys
 import types
 import typing
-import warnings
+
+from child import serve
 
 
 def prepare() -> None:
@@ -59,8 +58,4 @@ def complaint(request: dict[str, typing.Any]) -> str | None:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    prepare()
-    for line in sys.stdin:
-        print(json.dumps(complaint(json.loads(line))), flush=True)
+    serve(complaint, prepare)

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
-import logging
-import sys
-import warnings
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from child import serve
 from stand_ins import stand_in
 
 ABSENT = ("flash_attn", "triton", "torchtyping", "grouped_gemm", "functorch.dim", "wandb", "datatrove")
@@ -91,8 +88,4 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    stand_in(ABSENT)
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)
+    serve(answer, lambda: stand_in(ABSENT))

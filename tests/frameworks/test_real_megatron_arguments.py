@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from child import ask
 from launch_plans import broken, candidates, legal_plans
 
 from planner.frameworks.files import inexpressible
@@ -33,14 +30,7 @@ def question(plan: Plan, request: PlanRequest) -> dict[str, Any]:
 
 
 def verdicts(cases: list[tuple[Plan, PlanRequest]]) -> list[str | None]:
-    program = Path(__file__).with_name("megatron_arguments_check.py")
-    lines = "".join(json.dumps(question(*case)) + "\n" for case in cases)
-    done = subprocess.run(
-        [sys.executable, str(program)], input=lines, capture_output=True, text=True, timeout=1500, check=False
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(found) == len(cases), done.stderr[-3000:]
-    return found
+    return ask("megatron_arguments_check.py", [question(*case) for case in cases])
 
 
 def test_it_accepts_every_plan_that_we_write() -> None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from child import ask
 from launch_plans import broken, candidates, legal_plans
 
 from planner.frameworks.files import inexpressible, write
@@ -45,19 +43,8 @@ def answers(cases: list[Case], folder: Path) -> list[dict[str, Any]]:
         place.mkdir()
         for name in ("overrides.txt", "train.py"):
             (place / name).write_text(write(plan, request)[name])
-        questions.append(json.dumps({"folder": str(place), "world": plan.num_gpus}) + "\n")
-    program = Path(__file__).with_name("bridge_check.py")
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        input="".join(questions),
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(found) == len(cases), done.stderr[-3000:]
-    return found
+        questions.append({"folder": str(place), "world": plan.num_gpus})
+    return ask("bridge_check.py", questions)
 
 
 def is_written(plan: Plan, request: PlanRequest) -> bool:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from child import ask
 from launch_plans import broken, candidates, legal_plans
 
 from planner.frameworks.files import inexpressible, write
@@ -41,19 +39,8 @@ def answers(texts: list[str], folder: Path) -> list[dict[str, Any]]:
     for index, text in enumerate(texts):
         file = folder / f"{index}.yaml"
         file.write_text(text)
-        questions.append(json.dumps({"file": str(file)}) + "\n")
-    program = Path(__file__).with_name("nanotron_check.py")
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        input="".join(questions),
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(found) == len(texts), done.stderr[-3000:]
-    return found
+        questions.append({"file": str(file)})
+    return ask("nanotron_check.py", questions)
 
 
 def expected(plan: Plan, request: PlanRequest) -> dict[str, Any]:

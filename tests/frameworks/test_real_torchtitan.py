@@ -5,12 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import itertools
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from child import ask
 from launch_plans import broken, candidates, legal_plans
 
 from planner.frameworks.files import inexpressible, write
@@ -57,20 +55,14 @@ def is_old() -> bool:
 
 
 def verdicts(cases: list[tuple[Plan, PlanRequest]], folder: Path) -> list[str | None]:
-    lines = []
+    questions = []
     for number, (plan, request) in enumerate(cases):
         here = folder / str(number)
         here.mkdir()
         for name, text in write(plan, request).items():
             (here / name).write_text(text)
-        lines.append(json.dumps({"folder": str(here), "world": plan.num_gpus}) + "\n")
-    program = Path(__file__).with_name("torchtitan_check.py")
-    done = subprocess.run(
-        [sys.executable, str(program)], input="".join(lines), capture_output=True, text=True, check=False
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(found) == len(cases), done.stderr[-3000:]
-    return found
+        questions.append({"folder": str(here), "world": plan.num_gpus})
+    return ask("torchtitan_check.py", questions)
 
 
 def is_written(plan: Plan, request: PlanRequest) -> bool:

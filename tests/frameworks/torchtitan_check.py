@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import json
-import logging
 import os
 import sys
-import warnings
 from types import SimpleNamespace
 from typing import Any
+
+from child import serve
 
 
 def prepare() -> None:
@@ -161,8 +160,4 @@ def complaint(request: dict[str, Any]) -> str | None:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    prepare()
-    for line in sys.stdin:
-        print(json.dumps(complaint(json.loads(line))), flush=True)
+    serve(complaint, prepare)
