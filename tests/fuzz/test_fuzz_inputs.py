@@ -9,7 +9,10 @@ import pytest
 from fuzz_kinds import KINDS, outcome_of
 
 SEEDS = 40
-FEW = {"solve": 1, "solve toys": 20, "command line": 20}
+FEW = {
+    "solve": 1, "answers": 5, "swept": 4, "plan handed on": 6, "calibrated machine": 10, "solve toys": 20,
+    "command line": 20, "compared files": 20, "mixed launch files": 20,
+}  # fmt: skip
 """Kinds that take longer."""
 
 

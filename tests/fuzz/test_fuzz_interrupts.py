@@ -57,9 +57,7 @@ def least_s() -> float:
     return solve(fastest(), top=1, workers=1).plans[0].step_time_s
 
 
-@pytest.mark.parametrize(
-    "step", ["_consider", "_raise", "_price", "_sift", "_add", "_dive", "_accept"]
-)
+@pytest.mark.parametrize("step", ["_consider", "_raise", "_price", "_sift", "_add", "_dive", "_accept"])
 def test_the_gap_after_ctrl_c_covers_the_best_plan(
     monkeypatch: pytest.MonkeyPatch, least_s: float, step: str
 ) -> None:
