@@ -27,20 +27,24 @@ def read_plan(path: str, rank: int = 1) -> Plan:
     BadInput
         The file is not JSON, has no plan of that rank, or a setting is not a plan's.
     """
-    try:
-        data = json.loads(read_text(Path(path)))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise BadInput(f"{path} is not JSON: {error}") from error
-    return plan_of(data, path, rank)
+    return plan_of(_data(path), path, rank)
 
 
 def is_plan_file(path: str) -> bool:
     """Whether a JSON file holds a plan of ours (and not, say, a DeepSpeed configuration)."""
+    data = _data(path)
+    return isinstance(data, dict) and ("plans" in data or "data_parallel" in data)
+
+
+def _data(path: str) -> Any:
+    """What stands in a JSON file."""
+    text = read_text(Path(path))
     try:
-        data = json.loads(read_text(Path(path)))
+        return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise BadInput(f"{path} is not JSON: {error}") from error
-    return isinstance(data, dict) and ("plans" in data or "data_parallel" in data)
+    except ValueError as error:
+        raise BadInput(f"{path} holds a number of thousands of digits") from error
 
 
 def plan_of(data: Any, where: str, rank: int = 1) -> Plan:

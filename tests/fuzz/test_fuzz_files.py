@@ -219,6 +219,13 @@ def test_inputs_that_once_broke_it_stay_mended(kind: str, seed: int, tmp_path: P
     assert outcome_of(kind, seed, tmp_path) in {"answered", "refused"}
 
 
+def test_numbers_of_thousands_of_digits_in_a_plan_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"data_parallel": ' + "9" * 5000 + "}")
+    assert "digits" in refused(["compare", str(path), str(path), *MODEL])
+    assert "digits" in refused(["estimate", *MODEL, "--plan", str(path)])
+
+
 @pytest.mark.parametrize(
     "stages", ["7", '[{"chunk_layers": []}]', '[{"layers": "x"}]', '{"a": 1}', "[[1], [2]]"]
 )
