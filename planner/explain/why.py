@@ -317,26 +317,29 @@ def _price_of_broken(best: Estimate, side: Side, goal: str) -> str:
 
 
 def _without_pipeline(best: Estimate, request: PlanRequest, ranked: Sequence[Estimate]) -> Reason:
-    """Why not the textbook plan: tensor ranks fill the fast domain, replicas do the rest."""
-    for rank, other in enumerate(ranked, 1):
-        if other.plan.pipeline_parallel == 1:
-            sentence = (
-                f"Without a pipeline: the best is plan {rank}: {loss_phrase(best, other, request.goal)}."
-            )
-            return Reason("pipeline_parallel", best.plan.pipeline_parallel, (), sentence)
+    """Why not the textbook plan: tensor ranks fill the fast domain, replicas do the rest.
+
+    Where a ranked plan has no pipeline it speaks for them, after it only the textbook's at the plan's stage.
+    """
+    flat = ((rank, other) for rank, other in enumerate(ranked, 1) if other.plan.pipeline_parallel == 1)
+    known = next(flat, None)
+    parts = (
+        [] if known is None else [f"the best is plan {known[0]}: {loss_phrase(best, known[1], request.goal)}"]
+    )
     wide = (
         None
         if request.model.is_moe
         else changed(best.plan, "tensor_parallel", request.cluster.nvlink_domain, request)
     )
     plan = changed(wide or best.plan, "pipeline_parallel", 1, request) or wide or best.plan
-    parts = []
-    for stage in (stage for stage in request.framework.limits.zero_stages if stage >= best.plan.zero_stage):
+    stages = [stage for stage in request.framework.limits.zero_stages if stage >= best.plan.zero_stage]
+    for stage in stages if known is None else stages[:1]:
         sharded = changed(plan, "zero_stage", stage, request)
         if sharded is None:
             continue
         side = _largest_cut(look(best, request, "zero_stage", stage, 0.0, sharded), best, request)
-        parts.append(_lone_words(best, plan_words(side.plan or sharded), side, request.goal))
+        if known is None or side.plan != known[1].plan:
+            parts.append(_lone_words(best, plan_words(side.plan or sharded), side, request.goal))
     return Reason(
         "pipeline_parallel", best.plan.pipeline_parallel, (), f"Without a pipeline: {'; '.join(parts)}."
     )

@@ -150,6 +150,20 @@ def test_every_degree_has_a_reason(tiny_dense: PlanRequest, plan: Plan) -> None:
     assert "; t=4 " in tensor.sentence
 
 
+def test_the_textbook_plan_is_told_beside_a_ranked_plan_without_a_pipeline(
+    tiny_dense: PlanRequest, plan: Plan
+) -> None:
+    flat = complete({"tensor_parallel": 1, "pipeline_parallel": 1, "micro_batch": 2}, tiny_dense)
+    priced = [evaluate(plan, tiny_dense), evaluate(flat, tiny_dense)]
+    sentence = next(
+        reason.sentence
+        for reason in reasons(priced[0], tiny_dense, ranked=priced)
+        if reason.sentence.startswith("Without a pipeline")
+    )
+    assert "the best is plan 2" in sentence
+    assert f"; t=4 p=1 d=2 ZeRO-{plan.zero_stage}" in sentence  # nodes of 4 GPUs
+
+
 def test_reasons_name_the_rule_and_its_numbers(tiny_dense: PlanRequest) -> None:
     plan = complete({"tensor_parallel": 4}, tiny_dense)
     found = reasons(evaluate(plan, tiny_dense), tiny_dense)
