@@ -54,7 +54,7 @@ def _degrees(plan: Plan, request: PlanRequest) -> dict[str, bool]:
     t, c, p, d = plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.data_parallel
     used, gpus = t * c * p * d, request.cluster.num_gpus
     inner = plan.expert_parallel * plan.expert_tensor_parallel
-    shards = plan.shard_group_size
+    shards, default = plan.shard_group_size, plan.rank_order == "tp-cp-ep-dp-pp"
     return {
         "ranks fill the cluster": used == gpus or (request.allow_idle and used <= gpus),
         "expert ranks divide t c d": (t * c * d) % inner == 0,
@@ -62,6 +62,8 @@ def _degrees(plan: Plan, request: PlanRequest) -> dict[str, bool]:
         "shard group divides the replicas": (c * d) % shards == 0,
         "ZeRO 0 does not shard": plan.zero_stage > 0 or shards == 1,
         "sequence parallel needs tensor ranks": t > 1 or not plan.sequence_parallel,
+        "replicas far apart: stages and replicas there are": default or min(p, d) > 1,
+        "replicas far apart: each holds all experts": default or not request.model.is_moe or inner == t * c,
     }
 
 
@@ -114,6 +116,7 @@ def _framework(plan: Plan, request: PlanRequest) -> dict[str, bool]:
         "ZeRO stage goes with the pipeline": plan.pipeline_parallel == 1
         or plan.zero_stage in limits.zero_stages_with_pipeline,
         "layout can be written": limits.uneven_stages == "any" or len(set(middle)) <= 1,
+        "rank order exists": plan.rank_order in limits.rank_orders,
         "offload exists": plan.offload == "none" or plan.offload in limits.offloads,
         "HSDP exists": limits.hybrid_sharding
         or plan.shard_group_size in {1, plan.data_parallel * plan.context_parallel},

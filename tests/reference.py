@@ -20,7 +20,7 @@ ORDER = (
     "tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel", "expert_parallel",
     "expert_tensor_parallel", "micro_batch", "num_microbatches", "schedule", "virtual_stages",
     "sequence_parallel", "context_parallel_kind", "recompute", "zero_stage", "shard_group_size", "offload",
-    "precision",
+    "precision", "rank_order",
 )  # fmt: skip
 
 
@@ -36,6 +36,7 @@ def candidates(field: str, request: PlanRequest, given: dict[str, Any]) -> list[
         "zero_stage": [0, 1, 2, 3],
         "offload": ["none", "optimizer", "activations"],
         "precision": list(request.workload.precisions),
+        "rank_order": ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"],
         "pipeline_parallel": list(range(1, request.model.num_layers + 1)),
         "virtual_stages": list(range(1, request.model.num_layers + 3)),
         "expert_parallel": list(range(1, max(request.model.num_experts, 1) + 1)),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from planner.errors import BadInput, did_you_mean
-from planner.spec.plan import ContextParallelKind, Offload, Recompute, Schedule
+from planner.spec.plan import ContextParallelKind, Offload, RankOrder, Recompute, Schedule
 from planner.spec.request import Pin
 
 MAX_COUNT = 10**9
@@ -65,6 +65,8 @@ PIN_OPTIONS: tuple[PinOption, ...] = (
     PinOption("--recompute", "recompute", "Activation recomputation.", choices=get_args(Recompute)),
     PinOption("--schedule", "schedule", "Pipeline schedule.", choices=get_args(Schedule)),
     PinOption("--offload", "offload", "What moves to host memory.", choices=get_args(Offload)),
+    PinOption("--rank-order", "rank_order", "Which axis numbers ranks fastest, which slowest.",
+              choices=get_args(RankOrder)),
 )  # fmt: skip
 
 OPTION_OF_FIELD = {option.field: option.option for option in PIN_OPTIONS}
@@ -124,8 +126,9 @@ def _value(option: PinOption, word: str, said: str) -> int | str | bool:
             raise BadInput(f"{said}: {word!r} is not one of on, off")
         return _BOOLEANS[word.lower()]
     if option.choices:
-        folded = word.lower() if option.field == "schedule" else word.lower().replace("-", "_")
-        if folded not in option.choices:
+        spelled = {choice.replace("-", "_"): choice for choice in option.choices}
+        folded = spelled.get(word.lower().replace("-", "_"))
+        if folded is None:
             allowed = ", ".join(option.choices)
             raise BadInput(f"{said}: {word!r} is not one of {allowed}{did_you_mean(word, option.choices)}")
         return folded

@@ -49,6 +49,10 @@ class Group:
 
     size: Any
     stride: Any = 1
+    run: Any = None
+    """Ranks after which a gap follows (context ranks of a replica, with other stages between replicas)."""
+    run_stride: Any = 1
+    """From the first rank of a run to the first of the next."""
 
 
 def all_reduce_time(message_bytes: Any, group: Group, cluster: Cluster) -> Any:
@@ -237,7 +241,11 @@ def _spread(group: Group, cluster: Cluster) -> tuple[Array, list[Array]]:
     size = np.asarray(group.size, dtype=np.float64)
     stride = np.asarray(group.stride, dtype=np.float64)
     members = [_members(size, stride, link.group_gpus, cluster.num_gpus) for link in cluster.links]
-    members[-1] = size + 0.0 * stride
+    if group.run is not None:
+        for tier, link in enumerate(cluster.links):
+            whole = (size <= group.run) | (link.group_gpus >= cluster.num_gpus)
+            members[tier] = np.where(whole, members[tier], _gapped(size, stride, group, link.group_gpus))
+    members[-1] = size + 0.0 * members[0]
     return members[-1], members
 
 
@@ -249,6 +257,16 @@ def _members(size: Array, stride: Array, block: int, num_gpus: int) -> Array:
     straddles = (span <= block) & ~aligned
     parts = np.clip(np.floor(block / stride), 1.0, size)
     return np.where(aligned, size, np.where(straddles, np.maximum(1.0, np.floor(size / 2.0)), parts))
+
+
+def _gapped(size: Array, stride: Array, group: Group, block: int) -> Array:
+    """``_members`` of a group of several runs: those of one run, and the runs that share the block whole."""
+    run, span = np.asarray(group.run, dtype=np.float64), size / group.run * group.run_stride
+    of_run = np.clip(np.floor(block / stride), 1.0, run)
+    runs = np.clip(np.floor(block / group.run_stride), 1.0, np.maximum(size / run, 1.0))
+    parts = np.where(of_run < run, of_run, run * runs)
+    straddles = (span <= block) & (np.mod(block, span) > 0)
+    return np.where(straddles, np.maximum(1.0, np.floor(size / 2.0)), np.minimum(parts, size))
 
 
 def _upper_tiers(cluster: Cluster, members: list[Array]) -> list[tuple[Link, Array, Array]]:

@@ -1,7 +1,8 @@
 """Exposed communication of one layer and one micro-batch: tensor, context, expert and sharding groups.
 
-GPUs are numbered tensor, context, expert, data, pipeline, the first fastest (Megatron's order), so tensor
-groups have stride 1, context groups stride t, data groups stride t c, pipeline neighbours stride t c d.
+GPUs are numbered tensor, context, expert, data, pipeline, the first fastest (Megatron's default), so tensor
+groups have stride 1, context groups stride t, data groups stride t c, pipeline neighbours stride t c d. In
+``tp-cp-ep-pp-dp`` neighbours have stride t c, and the data ranks of a stage stand t c p apart.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.setting import Setting
 from planner.cost.states import layer_local_parameters, shard_ranks
 from planner.cost.work import exposed_time
+from planner.spec.cluster import Cluster
 from planner.spec.model import LayerKind
-from planner.spec.plan import Schedule
+from planner.spec.plan import DEFAULT_ORDER, Schedule
 from planner.spec.request import PlanRequest
 
 ELEMENT_BYTES = 2.0
@@ -50,25 +52,51 @@ def context_group(setting: Setting) -> Group:
 
 def expert_group(setting: Setting) -> Group:
     """Ranks that share one layer's experts."""
-    return Group(setting.expert_parallel, setting.expert_tensor_parallel)
+    return in_stage(setting.expert_parallel, setting.expert_tensor_parallel, setting)
 
 
-def replica_group(setting: Setting) -> Group:
-    """Ranks that hold the same dense parameters: context and data ranks."""
-    return Group(np.asarray(setting.data_parallel) * setting.context_parallel, setting.tensor_parallel)
+def in_stage(size: Any, stride: Any, setting: Setting) -> Group:
+    """Ranks of one pipeline rank that are ``stride`` apart in the order of its own t c d ranks.
 
-
-def expert_replica_group(setting: Setting) -> Group:
-    """Ranks that hold the same experts."""
-    ranks = np.asarray(setting.tensor_parallel) * setting.context_parallel * setting.data_parallel
-    experts = np.asarray(setting.expert_parallel) * setting.expert_tensor_parallel
-    return Group(np.maximum(ranks / experts, 1.0), experts)
+    Those of a replica are neighbours. With replicas outermost the other stages stand between replicas: runs
+    of as many ranks as a replica has at that stride, p times as far apart as they are long.
+    """
+    if setting.rank_order == DEFAULT_ORDER:
+        return Group(size, stride)
+    near = np.asarray(setting.tensor_parallel) * setting.context_parallel
+    run = np.maximum(np.floor(near / stride), 1.0)
+    run = np.where(_orders_number_alike(setting), np.maximum(run, size), run)
+    return Group(size, stride, run, run * stride * setting.pipeline_parallel)
 
 
 def stage_group(setting: Setting) -> Group:
     """Pipeline ranks of one model replica."""
-    inner = np.asarray(setting.tensor_parallel) * setting.context_parallel * setting.data_parallel
+    inner = np.asarray(setting.tensor_parallel) * setting.context_parallel
+    if setting.rank_order == DEFAULT_ORDER:
+        inner = inner * setting.data_parallel
     return Group(setting.pipeline_parallel, inner)
+
+
+def orders_cost_the_same(setting: Setting, cluster: Cluster) -> Any:
+    """Whether every group shares the blocks of every tier alike in both rank orders.
+
+    Notes
+    -----
+    With one pipeline or one data rank both orders number alike. Else let t c be a multiple of each block B
+    that is smaller than the cluster. Neighbouring stages are at least t c apart, so no block holds two of
+    them. Of the ranks of a stage, each B / stride in a row fill a block: a block lies within one replica,
+    and the order within a replica is the same.
+    """
+    near = np.asarray(setting.tensor_parallel) * setting.context_parallel
+    blocks = [link.group_gpus for link in cluster.links[:-1] if link.group_gpus < cluster.num_gpus]
+    filled = np.asarray(near > 0)
+    for block in blocks:
+        filled = filled & (near % block == 0)
+    return _orders_number_alike(setting) | filled
+
+
+def _orders_number_alike(setting: Setting) -> Any:
+    return (np.asarray(setting.pipeline_parallel) == 1) | (np.asarray(setting.data_parallel) == 1)
 
 
 def tensor_comm(
@@ -125,7 +153,7 @@ def _expert_tensor_comm(kind: LayerKind, setting: Setting, request: PlanRequest)
     """All-gather before and reduce-scatter after experts that are split over expert-tensor ranks."""
     if not kind.moe:
         return 0.0
-    group, model = Group(setting.expert_tensor_parallel, 1), request.model
+    group, model = in_stage(setting.expert_tensor_parallel, 1, setting), request.model
     routed = tokens_per_micro_batch(setting, request) / setting.tensor_parallel * model.experts_per_token
     message = ELEMENT_BYTES * model.hidden_size * routed * setting.expert_tensor_parallel
     return all_gather_time(message, group, request.cluster) + reduce_scatter_time(
@@ -246,13 +274,17 @@ def _reductions(setting: Setting, request: PlanRequest) -> Any:
 def shard_groups(dense: Any, expert: Any, setting: Setting) -> list[tuple[Any, Group, Group]]:
     """Parameters with the group that shards them and the group that repeats the shards: dense, experts."""
     dense_ranks, expert_ranks = shard_ranks(setting)
-    whole, experts = replica_group(setting), expert_replica_group(setting)
-    groups = [(dense, Group(dense_ranks, whole.stride), _outer(whole, dense_ranks))]
+    t, c = np.asarray(setting.tensor_parallel), np.asarray(setting.context_parallel)
+    groups = [(dense, *_cut(c * setting.data_parallel, dense_ranks, t, setting))]
     if np.any(np.asarray(expert) > 0):
-        groups.append((expert, Group(expert_ranks, experts.stride), _outer(experts, expert_ranks)))
+        experts = np.asarray(setting.expert_parallel) * setting.expert_tensor_parallel
+        replicas = np.maximum(t * c * setting.data_parallel / experts, 1.0)
+        groups.append((expert, *_cut(replicas, expert_ranks, experts, setting)))
     return groups
 
 
-def _outer(whole: Group, inner: Any) -> Group:
-    inner = np.maximum(inner, 1.0)
-    return Group(np.maximum(whole.size / inner, 1.0), whole.stride * inner)
+def _cut(replicas: Any, shards: Any, stride: Any, setting: Setting) -> tuple[Group, Group]:
+    """The group that shards, neighbours among the replicas, and the one that repeats its shards."""
+    shards = np.maximum(shards, 1.0)
+    repeats = np.maximum(replicas / shards, 1.0)
+    return in_stage(shards, stride, setting), in_stage(repeats, stride * shards, setting)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from planner.spec.plan import ContextParallelKind, Offload, Precision, Recompute, Schedule
+from planner.spec.plan import (
+    DEFAULT_ORDER,
+    ContextParallelKind,
+    Offload,
+    Precision,
+    RankOrder,
+    Recompute,
+    Schedule,
+)
 
 
 class Setting(Protocol):
@@ -47,6 +55,8 @@ class Setting(Protocol):
     def offload(self) -> Offload: ...  # noqa: D102
     @property
     def precision(self) -> Precision: ...  # noqa: D102
+    @property
+    def rank_order(self) -> RankOrder: ...  # noqa: D102
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,3 +81,4 @@ class Settings:
     recompute_modules: tuple[str, ...] = ()
     offload: Offload = "none"
     precision: Precision = "bf16"
+    rank_order: RankOrder = DEFAULT_ORDER

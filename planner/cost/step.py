@@ -74,7 +74,8 @@ def hop_time(setting: Setting, request: PlanRequest) -> Any:
     seconds = send_time(ELEMENT_BYTES * request.model.hidden_size * tokens, group, cluster)
     if habits.send_stall_nodes is None:
         return seconds
-    nodes = np.asarray(group.size) * group.stride / cluster.gpus_per_node
+    gpus = np.asarray(setting.tensor_parallel) * setting.context_parallel * setting.data_parallel
+    nodes = gpus * setting.pipeline_parallel / cluster.gpus_per_node
     return seconds + np.where(nodes >= habits.send_stall_nodes, habits.send_stall_s, 0.0)
 
 

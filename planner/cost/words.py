@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.spec import Plan
+from planner.spec.plan import DEFAULT_ORDER
 
 TIME_WORDS = {
     "gemm_s": "matrix products",
@@ -88,4 +89,6 @@ def plan_words(plan: Plan) -> str:
         words.append(f"{plan.offload} offload")
     if plan.precision != "bf16":
         words.append(plan.precision)
+    if plan.rank_order != DEFAULT_ORDER:
+        words.append(plan.rank_order)
     return " ".join(words)

@@ -107,7 +107,8 @@ class LeanSpace:
         for part in self._parts(self._rows.take(chosen), joins):
             rows = part if may_defer else smallest_cut(part)
             rows = rows.cross(space.recomputes.codes)
-            parts.append(rows.take(space.admitted(rows, ("recompute",))))
+            rows, _ = space.ordered(rows.take(space.admitted(rows, ("recompute",))), first_only=True)
+            parts.append(rows)
         rows = Rows.concatenate(parts)
         return rows, least_bytes(rows, self._request)
 

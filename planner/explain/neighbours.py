@@ -11,7 +11,9 @@ from planner.cost.words import setting_words
 from planner.errors import BadInput
 from planner.explain.sentences import lower_first
 from planner.rules import TABULAR_RULES, mask
+from planner.rules.rank_order import RANK_ORDER_RULES
 from planner.spec import Plan, PlanRequest
+from planner.spec.plan import DEFAULT_ORDER
 
 if TYPE_CHECKING:
     from planner.solver.result import Estimate
@@ -96,7 +98,14 @@ def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | 
         values["sequence_parallel"] = value > 1
         if plan.expert_tensor_parallel == plan.tensor_parallel > 1:
             values["expert_tensor_parallel"] = value
-    return Plan.model_validate(values)
+    return _with_legal_order(Plan.model_validate(values), field, request)
+
+
+def _with_legal_order(plan: Plan, field: str, request: PlanRequest) -> Plan:
+    """The plan in the default rank order where it has none of its own with the new degrees."""
+    if field == "rank_order" or all(rule.admits(plan, request) for rule in RANK_ORDER_RULES):
+        return plan
+    return plan.model_copy(update={"rank_order": DEFAULT_ORDER})
 
 
 def why_unchanged(plan: Plan, field: str, value: Any, request: PlanRequest) -> str:

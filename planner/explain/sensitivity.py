@@ -36,6 +36,7 @@ ERROR = 0.1
 SAME_FIELDS = (
     "tensor_parallel", "pipeline_parallel", "virtual_stages", "context_parallel", "expert_parallel",
     "expert_tensor_parallel", "zero_stage", "micro_batch", "schedule", "recompute", "offload", "precision",
+    "rank_order",
 )  # fmt: skip
 """Fields by which people tell plans apart; data parallelism and micro-batches follow from them."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.activations import selective_modules
+from planner.cost.layer_comm import orders_cost_the_same
 from planner.cost.words import plan_words, setting_words
 from planner.errors import BadInput
 from planner.explain.loss import amount, loss_phrase, percent
@@ -23,7 +24,7 @@ from planner.explain.optimum import (
     ranks_by_time,
 )
 from planner.explain.sentences import listed, lower_first
-from planner.rules import TABULAR_RULES
+from planner.rules import TABULAR_RULES, valid_values
 from planner.spec import Plan, PlanRequest
 
 if TYPE_CHECKING:
@@ -160,10 +161,19 @@ def alternatives(plan: Plan, request: PlanRequest) -> list[tuple[str, tuple[Any,
         "sequence_parallel": (False, True) if plan.tensor_parallel > 1 else (),
         "context_parallel_kind": limits.context_parallel_kinds if plan.context_parallel > 1 else (),
         "precision": request.workload.precisions,
+        "rank_order": _other_orders(plan, request),
     }
     for field, choices in words.items():
         found.append((field, tuple(value for value in choices if value != getattr(plan, field))))
     return [(field, values) for field, values in found if values]
+
+
+def _other_orders(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+    """Rank orders that the plan could have instead, where that changes what its groups share."""
+    if orders_cost_the_same(plan, request.cluster):
+        return ()
+    unpinned = request.model_copy(update={"pins": ()})
+    return tuple(str(order) for order in valid_values("rank_order", plan, unpinned))
 
 
 def look(

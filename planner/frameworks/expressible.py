@@ -37,6 +37,7 @@ LIMIT_RULES = frozenset(
         "optimizer_offload_needs_sharding",
         "activation_offload_stands_alone",
         "framework_has_the_precision",
+        "framework_has_the_rank_order",
         "uneven_stages_suit_the_framework",
         "recomputed_layers_suit_the_framework",
     }

@@ -17,7 +17,7 @@ from planner.errors import BadInput, did_you_mean
 from planner.frameworks.detect import detect
 from planner.frameworks.launch import LaunchFile, merge, stages_of
 from planner.frameworks.shell import read_script
-from planner.spec.plan import Plan
+from planner.spec.plan import DEFAULT_ORDER, Plan
 from planner.spec.request import PlanRequest
 
 WRITERS: tuple[str, ...] = (
@@ -154,6 +154,8 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         The settings contradict each other (degrees against GPUs, batch or layers).
     """
     plan: Plan = _module(launch.framework, "read").to_plan(launch, request)
+    if plan.pipeline_parallel == 1 or plan.data_parallel == 1:  # both orders number alike
+        plan = plan.model_copy(update={"rank_order": DEFAULT_ORDER})
     if plan.context_parallel > 1:
         return plan
     kinds = request.framework.limits.context_parallel_kinds  # without meaning: the solver says the first

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planner.spec.plan import Plan
+from planner.spec.plan import DEFAULT_ORDER, Plan
 from planner.spec.request import PlanRequest
 
 HEADER = "Written by plan-parallel for {version}."
@@ -49,6 +49,8 @@ def plan_sentence(plan: Plan, request: PlanRequest) -> str:
         f"{plan.shard_group_size}, micro-batch {plan.micro_batch} x {plan.num_microbatches},",
         f"recompute {plan.recompute}, {plan.precision}",
     ]
+    if plan.rank_order != DEFAULT_ORDER:
+        parts[-1] += f", ranks {plan.rank_order}"
     return " ".join(parts)
 
 

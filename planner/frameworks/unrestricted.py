@@ -29,6 +29,7 @@ LIMITS = Limits(
     interleaved_multiple_of_stages=True,
     moe_tensor_needs_sequence_parallel=False,
     offloads=("none", "optimizer", "activations"),
+    rank_orders=("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
 )
 
 PROFILE = FrameworkProfile(

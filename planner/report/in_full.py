@@ -8,6 +8,7 @@ from itertools import groupby
 from planner.cost.activations import selective_modules
 from planner.cost.words import plan_words, setting_words
 from planner.spec import Plan, PlanRequest
+from planner.spec.plan import DEFAULT_ORDER, FAR_REPLICAS
 
 
 def full_words(plan: Plan, request: PlanRequest) -> str:
@@ -20,6 +21,8 @@ def full_words(plan: Plan, request: PlanRequest) -> str:
         words.append(f"{'with' if plan.sequence_parallel else 'without'} sequence parallelism")
     if plan.context_parallel > 1:
         words.append(f"context parallel by {plan.context_parallel_kind.replace('_', '-')}")
+    if plan.rank_order == FAR_REPLICAS:
+        words.append("pipeline neighbours near each other and data-parallel replicas far apart")
     if plan.recompute == "selective":
         words.append(f"recomputing {', '.join(selective_modules(plan, request))}")
     if plan.pipeline_parallel > 1 and plan.stages:
@@ -36,6 +39,9 @@ def unseen_settings(plans: Sequence[Plan]) -> list[str]:
         if plan.expert_tensor_parallel > 1:
             name = setting_words("expert_tensor_parallel", plan.expert_tensor_parallel)
             found.setdefault(f"Experts split over {name}", []).append(rank)
+        if plan.rank_order != DEFAULT_ORDER:
+            name = setting_words("rank_order", plan.rank_order).capitalize()
+            found.setdefault(name, []).append(rank)
         if plan.precision != plans[0].precision:
             found.setdefault(f"In {plan.precision}", []).append(rank)
     return [f"{name}: {_ranks_words(ranks)}." for name, ranks in found.items()]

@@ -22,7 +22,7 @@ PLAN_FIELDS = (
     "tensor_parallel", "pipeline_parallel", "virtual_stages", "schedule", "data_parallel", "context_parallel",
     "context_parallel_kind", "expert_parallel", "expert_tensor_parallel", "zero_stage", "shard_group_size",
     "sequence_parallel", "micro_batch", "num_microbatches", "recompute", "recompute_modules", "offload",
-    "precision",
+    "precision", "rank_order",
 )  # fmt: skip
 """Plan fields in the order they are printed (everything but the stages)."""
 

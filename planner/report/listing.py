@@ -83,6 +83,7 @@ def framework_row(profile: FrameworkProfile) -> dict[str, Any]:
         "schedules": list(limits.schedules),
         "zero_stages": list(limits.zero_stages),
         "context_parallel_kinds": list(limits.context_parallel_kinds),
+        "rank_orders": list(limits.rank_orders),
         "bytes_per_parameter": memory.weight_bytes + memory.gradient_bytes + memory.optimizer_bytes,
     }
 

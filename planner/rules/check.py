@@ -14,11 +14,12 @@ from planner.rules.batch import BATCH_RULES
 from planner.rules.cluster import CLUSTER_RULES
 from planner.rules.framework import FRAMEWORK_RULES
 from planner.rules.memory import MEMORY_RULES
+from planner.rules.rank_order import RANK_ORDER_RULES
 from planner.rules.rule import Column, Rule
 from planner.rules.schedule import SCHEDULE_RULES
 from planner.rules.stages import STAGE_RULES
 from planner.rules.user import pin_rules
-from planner.spec.plan import SCHEDULES, ContextParallelKind, Offload, Plan, Precision, Recompute
+from planner.spec.plan import SCHEDULES, ContextParallelKind, Offload, Plan, Precision, RankOrder, Recompute
 from planner.spec.request import PlanRequest
 
 Value = int | str | bool
@@ -29,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     *BATCH_RULES,
     *SCHEDULE_RULES,
     *FRAMEWORK_RULES,
+    *RANK_ORDER_RULES,
     *STAGE_RULES,
     *MEMORY_RULES,
 )
@@ -43,6 +45,7 @@ CHOICES: dict[str, tuple[Value, ...]] = {
     "recompute": get_args(Recompute),
     "offload": get_args(Offload),
     "precision": get_args(Precision),
+    "rank_order": get_args(RankOrder),
     "sequence_parallel": (False, True),
     "zero_stage": (0, 1, 2, 3),
 }

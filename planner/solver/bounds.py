@@ -293,7 +293,7 @@ def tail_bound(rows: Rows, work: WorkTimes, busiest: Floats, request: PlanReques
     m = 1 it would not, and 0 is returned where there are several kinds.
     """
     bound = np.zeros(len(rows))
-    for chosen, setting in settings_by_category(rows, vary=("zero_stage", "offload")):
+    for chosen, setting in settings_by_category(rows, vary=("zero_stage", "offload", "rank_order")):
         bound[chosen] = _tail_of_group(
             rows.take(chosen), setting, work.take(chosen), busiest[chosen], request
         )

@@ -28,7 +28,7 @@ from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.setting import Settings
 from planner.cost.stage import V_SHAPED, ChunkLoad
 from planner.solver.space import Codes, Rows
-from planner.solver.tables import Floats, WorkTimes, settings_by_category
+from planner.solver.tables import OF_MEMORY, Floats, WorkTimes, settings_by_category
 from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
 
@@ -168,7 +168,7 @@ def fits_widest(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
     A smaller sharding group never needs less, so a setting that fails fails with every group.
     """
     fits = np.ones(len(rows), dtype=bool)
-    for chosen, setting in settings_by_category(rows):
+    for chosen, setting in settings_by_category(rows, OF_MEMORY):
         replicas = np.asarray(setting.data_parallel) * setting.context_parallel
         widest = replace(setting, shard_group_size=replicas)
         for memory in rank_memories(widest, request):
@@ -206,7 +206,7 @@ def fits_and_first(rows: Rows, request: PlanRequest) -> tuple[npt.NDArray[np.boo
         Where a framework recomputes the first n layers of every chunk, a lower bound of n, 0 elsewhere. [1]
     """
     fits, first = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
-    for chosen, setting in settings_by_category(rows):
+    for chosen, setting in settings_by_category(rows, OF_MEMORY):
         for memory in rank_memories(setting, request):
             enough, room = _room(setting, request, memory)
             fits[chosen] &= enough
@@ -301,7 +301,7 @@ def busiest_recomputing(rows: Rows, work: WorkTimes, request: PlanRequest) -> Fl
     and f / (l - s) layers, fractions allowed. U is the least A + ends for which all ranks hold L together.
     """
     bound = np.zeros(len(rows))
-    for chosen, setting in settings_by_category(rows):
+    for chosen, setting in settings_by_category(rows, OF_MEMORY):
         if setting.recompute == "none" or setting.schedule in BIDIRECTIONAL:
             continue
         own = work.take(chosen)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from planner.solver.space import FIELDS, Rows
 from planner.solver.tables import Floats
-from planner.spec.plan import SCHEDULES, Plan
+from planner.spec.plan import DEFAULT_ORDER, SCHEDULES, Plan
 from planner.spec.request import PlanRequest
 
 NEVER = 2**50
@@ -42,8 +42,8 @@ SCHEDULE_RANK = {"none": 0, "1f1b": 0, "gpipe": 1, "interleaved": 1, "zb-h1": 2,
 def simplicity(plan: Plan | None) -> int:
     """Order of plans that are equally fast: fewer dimensions, then no recompute, then the commoner schedule.
 
-    Then, in this order: fewer chunks a rank (by doublings), no offload, one sharding group, low ZeRO stage,
-    equal stages.
+    Then, in this order: fewer chunks a rank (by doublings), no offload, the default rank order, one sharding
+    group, low ZeRO stage, equal stages.
     """
     if plan is None:
         return NEVER
@@ -68,6 +68,7 @@ def _score(fields: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
         sum((schedule == name) * rank for rank, name in ranks),
         np.floor(np.log2(fields["virtual_stages"])).astype(np.int64),
         fields["offload"] != "none",
+        fields["rank_order"] != DEFAULT_ORDER,
         (fields["zero_stage"] > 0) & (fields["shard_group_size"] < replicas),
         np.maximum(fields["zero_stage"] - 1, 0),
     )

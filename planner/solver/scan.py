@@ -32,6 +32,7 @@ from planner.solver.tables import (
     steady_seconds,
     work_times,
 )
+from planner.spec.plan import DEFAULT_ORDER
 from planner.spec.request import PlanRequest
 
 MOST_ROWS = 50_000
@@ -212,7 +213,8 @@ class Scan:
         partial = self._recomputing(partial, limits, sample)
         found = []
         for own in self._shared_blocks(partial.rows):
-            whole = self._sharded(partial if len(own) == len(partial.rows) else partial.take(own))
+            whole = partial if len(own) == len(partial.rows) else partial.take(own)
+            whole = self._sharded(whole, limits, first_only=sample is not None)
             self.num_settings += 0 if sample else len(whole.rows)
             found.append(self._bounded(whole, limits))
         return found[0] if len(found) == 1 else Candidates.concatenate(found)
@@ -263,24 +265,43 @@ class Scan:
             times = work_times(rows.take(chosen[first]), self.request)
             partial.work.put(chosen, times.take(inverse))
 
-    def _sharded(self, partial: _Partial) -> _Partial:
-        """Every ZeRO stage, sharding group and offload."""
+    def _ordered(self, partial: _Partial, first_only: bool) -> _Partial:
+        """Every rank order with its own sends; what a layer exchanges each micro-batch is the same in all."""
+        rows, index = self.space.ordered(partial.rows, first_only)
+        partial = partial.take(index).of(rows)
+        if len(self.space.domains["rank_order"]) == 1:
+            return partial
+        return replace(partial, fixed=self._around(rows)[0])
+
+    def _sharded(self, partial: _Partial, limits: Limits, first_only: bool) -> _Partial:
+        """Every ZeRO stage and offload, rank order (or the first alone), and sharding group."""
         rows, index = partial.rows, np.arange(len(partial.rows))
         rows, index = self._join(rows, index, self.space.sharding, ("pipeline_parallel",))
         fits = fits_widest(rows, self.request)
-        rows, index = rows.take(fits), index[fits]
+        partial = self._ordered(partial.take(index[fits]).of(rows.take(fits)), first_only).below(limits)
+        rows, index = partial.rows, np.arange(len(partial.rows))
         on = ("data_parallel", "context_parallel", "zero_stage")
         rows, index = self._join(rows, index, self.space.shards, on)
         return partial.take(index).of(rows)
 
     def _around(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Sends and overhead beside the makespan [s], and the factor of waiting for each other."""
+        """Sends and overhead beside the makespan [s], and the factor of waiting for each other.
+
+        Without a rank order in the rows, the one whose sends are faster.
+        """
         fixed, growth = np.zeros(len(rows)), np.ones(len(rows))
-        for chosen, setting in settings_by_category(rows, vary=("schedule",)):
-            hops = exposed_hops(setting, self.request) * hop_time(setting, self.request)
+        for chosen, setting in settings_by_category(rows, vary=("schedule", "rank_order")):
+            orders = [setting.rank_order] if "rank_order" in rows.codes else self._orders
+            ways = [hop_time(replace(setting, rank_order=order), self.request) for order in orders]
+            hops = exposed_hops(setting, self.request) * np.min(ways, axis=0)
             fixed[chosen] = hops + self.request.framework.time.step_overhead_s
             growth[chosen] = 1.0 + straggler_fraction(setting, self.request)
         return fixed, growth
+
+    @cached_property
+    def _orders(self) -> list[Any]:
+        """Rank orders that are left; any where the user's pins leave none."""
+        return self.space.domains["rank_order"].tolist() or [DEFAULT_ORDER]
 
     def _bounded(self, partial: _Partial, limits: Limits) -> Candidates:
         """Candidates with their best bound: first of time alone, then with what memory forces.

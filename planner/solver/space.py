@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.catalog.defaults import MOST_CHUNKS, divisors, micro_batches
+from planner.cost.layer_comm import orders_cost_the_same
+from planner.cost.setting import Settings
 from planner.rules import TABULAR_RULES, Rule, pin_rules
 from planner.rules.check import CHOICES
 from planner.spec.request import PlanRequest
@@ -26,8 +28,11 @@ FIELDS = (
     "tensor_parallel", "context_parallel", "context_parallel_kind", "sequence_parallel", "expert_parallel",
     "expert_tensor_parallel", "micro_batch", "recompute", "precision", "pipeline_parallel", "data_parallel",
     "num_microbatches", "schedule", "virtual_stages", "zero_stage", "shard_group_size", "offload",
+    "rank_order",
 )  # fmt: skip
 """Plan fields that a setting fixes."""
+DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
+"""Their product is the GPUs of a plan."""
 MOST_PAIRS = 200_000
 """Rows of one join in parts, before the rules filter them: 60 MB."""
 MOST_COMBINATIONS = 2_000_000
@@ -265,6 +270,23 @@ class Space:
             rows = self.filtered(rows.cross(self._all(fields).codes), fields)
             rows = rows.take(_canonical(rows))
         return rows
+
+    def ordered(self, rows: Rows, first_only: bool = False) -> tuple[Rows, Codes]:
+        """Every row in every rank order, and the row of the table that each came from.
+
+        Where two orders cost exactly the same (``orders_cost_the_same``) the first one stands for both.
+        """
+        orders = np.arange(len(self.domains["rank_order"]))
+        index = np.arange(len(rows))
+        found, sources = [rows.cross({"rank_order": orders[:1]})], [index[: len(orders[:1]) * len(rows)]]
+        if len(orders) > 1 and not first_only:
+            degrees: dict[str, Any] = {name: rows.values(name) for name in DEGREES}
+            apart = np.flatnonzero(~orders_cost_the_same(Settings(**degrees), self.request.cluster))
+            found.append(rows.take(apart).cross({"rank_order": orders[1:]}))
+            sources.append(np.repeat(apart, len(orders) - 1))
+        together, source = Rows.concatenate(found), np.concatenate(sources)
+        admitted = self.admitted(together, ("rank_order",))
+        return together.take(admitted), source[admitted]
 
     def _all(self, fields: tuple[str, ...]) -> Rows:
         grid = np.meshgrid(*(np.arange(len(self.domains[field])) for field in fields), indexing="ij")

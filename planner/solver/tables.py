@@ -25,8 +25,9 @@ from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
 
 Floats = npt.NDArray[np.float64]
-CATEGORIES = ("context_parallel_kind", "recompute", "precision", "schedule", "zero_stage", "offload")
-"""Fields of which a ``Settings`` holds one value for all its candidates."""
+OF_MEMORY = ("context_parallel_kind", "recompute", "precision", "schedule", "zero_stage", "offload")
+CATEGORIES = (*OF_MEMORY, "rank_order")
+"""Fields of which a ``Settings`` holds one value for all its candidates; memory does not read the last."""
 
 
 def settings_by_category(

@@ -10,7 +10,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from planner.spec.plan import ContextParallelKind, Offload, Precision, Recompute, Schedule
+from planner.spec.plan import (
+    DEFAULT_ORDER,
+    ContextParallelKind,
+    Offload,
+    Precision,
+    RankOrder,
+    Recompute,
+    Schedule,
+)
 
 
 class Limits(BaseModel):
@@ -84,6 +92,11 @@ class Limits(BaseModel):
     """Every schedule needs m to be a multiple of p (MaxText)."""
     activation_offload_excludes_pipeline: bool = True
     """Activations are offloaded by layer: no pipeline, no recompute (Megatron)."""
+    rank_orders: tuple[RankOrder, ...] = (DEFAULT_ORDER,)
+    """How it numbers ranks."""
+    far_replicas_exclude_context: bool = False
+    """With replicas outermost a dense model has no context ranks: the grid of experts, which is made all the
+    same, would put other ranks into a pipeline (Megatron)."""
 
     def recomputes_partially(self, recompute: Recompute) -> bool:
         """Whether a stage may recompute some of its layers in this way."""

@@ -11,10 +11,16 @@ Recompute = Literal["none", "selective", "full"]
 ContextParallelKind = Literal["ring", "all_gather", "all_to_all"]
 Offload = Literal["none", "optimizer", "activations"]
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
+"""Megatron's words for which axis numbers ranks fastest (first) and slowest (last)."""
 
 SCHEDULES: tuple[Schedule, ...] = (
     "none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipe-v",
 )  # fmt: skip
+DEFAULT_ORDER: RankOrder = "tp-cp-ep-dp-pp"
+"""Replicas near each other, pipeline stages far apart."""
+FAR_REPLICAS: RankOrder = "tp-cp-ep-pp-dp"
+"""Pipeline stages near each other, data-parallel replicas far apart."""
 
 
 MAX_DEGREE = 10_000_000
@@ -75,6 +81,8 @@ class Plan(BaseModel):
     """What selective recompute covers; empty means the framework's default."""
     offload: Offload = "none"
     precision: Precision = "bf16"
+    rank_order: RankOrder = DEFAULT_ORDER
+    """How global ranks are numbered, and so which groups share nodes and racks."""
     stages: tuple[StagePlan, ...] = ()
     """One entry per pipeline rank."""
 

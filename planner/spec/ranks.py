@@ -1,10 +1,10 @@
-"""Which global rank is which coordinate: the same order in every framework that the planner writes for.
+"""Which global rank is which coordinate, in the order that the plan names.
 
-Megatron (``tp-cp-ep-dp-pp``), torchtitan (``pp, dp_replicate, dp_shard, cp, tp``), DeepSpeed
-(``pipe, data, model``), nanotron (``pp, dp, cp, tp``) and the mesh of the plain PyTorch script all number
-tensor ranks fastest, then context, data and pipeline ranks. Experts are laid over the same ranks of one
-pipeline rank in a grid of their own: expert-tensor fastest, then expert, then expert-data
-(``parallel_state.py``).
+``tp-cp-ep-dp-pp`` is Megatron's default and what torchtitan (``pp, dp_replicate, dp_shard, cp, tp``),
+DeepSpeed (``pipe, data, model``) and nanotron (``pp, dp, cp, tp``) do: tensor ranks fastest, then context,
+data and pipeline ranks. In ``tp-cp-ep-pp-dp`` (Megatron's ``--use-tp-pp-dp-mapping``) the last two change
+places. Experts are laid over the ranks of one pipeline rank in a grid of their own: expert-tensor fastest,
+then expert, then expert-data (``parallel_state.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.spec.plan import Plan
+from planner.spec.plan import FAR_REPLICAS, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,22 @@ class Coordinate:
 
 def coordinates(plan: Plan, gpus_per_node: int) -> Iterator[Coordinate]:
     """Yield every rank's coordinate, in order of rank."""
-    t, c, d = plan.tensor_parallel, plan.context_parallel, plan.data_parallel
-    etp, ep = plan.expert_tensor_parallel, plan.expert_parallel
+    t, c, d, p = plan.tensor_parallel, plan.context_parallel, plan.data_parallel, plan.pipeline_parallel
+    etp, ep, near = plan.expert_tensor_parallel, plan.expert_parallel, t * c
     for rank in range(plan.num_gpus):
-        within = rank % (t * c * d)
+        if plan.rank_order == FAR_REPLICAS:
+            data, pipeline = divmod(rank // near, p)
+        else:
+            pipeline, data = divmod(rank // near, d)
+        within = rank % near + near * data
         yield Coordinate(
             rank=rank,
             node=rank // gpus_per_node,
             local_rank=rank % gpus_per_node,
             tensor=rank % t,
             context=rank // t % c,
-            data=rank // (t * c) % d,
-            pipeline=rank // (t * c * d),
+            data=data,
+            pipeline=pipeline,
             expert=within // etp % ep,
             expert_tensor=within % etp,
             expert_data=within // (etp * ep),

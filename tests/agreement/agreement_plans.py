@@ -17,6 +17,7 @@ from planner.spec.plan import SCHEDULES
 MODELS = ("llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "gemma-3-4b", "qwen3-30b-a3b")
 MACHINES = ("h100-sxm-80gb", "a100-sxm-80gb", "b200-sxm-180gb", "gb200-nvl72", "mi300x", "tpu-v5p")
 KINDS: Any = ("ring", "all_gather", "all_to_all")
+RANK_ORDERS: Any = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 TWO_CHUNKS = {"zb-v", "dualpipe-v"}
 PLANS_OF_A_REQUEST = 20
 
@@ -62,7 +63,7 @@ def _random_plan(rng: random.Random, request: PlanRequest) -> Plan:
         shard_group_size=pick([n for n in range(1, d * c + 1) if d * c % n == 0]) if zero else 1,
         sequence_parallel=t > 1 and rng.random() < 0.7, micro_batch=pick((1, 2, 4)), num_microbatches=m,
         recompute=recompute, offload=pick(("none", "none", "none", "optimizer")),
-        precision=pick(request.workload.precisions),
+        precision=pick(request.workload.precisions), rank_order=RANK_ORDERS[m % 2],
         stages=_stages(rng, request.model.num_layers, p, v, recompute),
     )  # fmt: skip
 

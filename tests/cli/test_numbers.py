@@ -40,7 +40,9 @@ def is_number(option: click.Option) -> bool:
     if isinstance(option.type, click.types.FloatParamType | click.types.IntParamType):
         return True
     words = option.metavar or ""
-    named = any("|" in words and word in words for word in ("ring", "gpipe", "selective", "optimizer|"))
+    named = any(
+        "|" in words and word in words for word in ("ring", "gpipe", "selective", "optimizer|", "tp-cp")
+    )
     assert words in NUMERIC_METAVARS | TEXT_METAVARS or named, f"{option.opts}: {words!r} is not known"
     return words in NUMERIC_METAVARS
 

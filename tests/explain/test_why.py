@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from toys import toy_cluster
+from toys import toy_cluster, vary
 
 from planner.api import complete, question
 from planner.explain.answer import answer
@@ -139,6 +139,28 @@ def test_under_the_goal_of_least_memory_a_loss_is_memory(tiny_dense: PlanRequest
     found = {reason.field: reason.sentence for reason in reasons(one, request)}
     assert words in found["micro_batch"]
     assert "error_band_pct" not in found
+
+
+def test_the_other_rank_order_has_a_price_where_it_differs(tiny_dense: PlanRequest, plan: Plan) -> None:
+    """t=2 p=2 d=2 in nodes of 4: sends or gradients stay in the node, and the sentence names both terms."""
+    request = vary(tiny_dense, limits={"rank_orders": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")})
+    found = {reason.field: reason for reason in reasons(evaluate(plan, request), request)}["rank_order"]
+    assert found.sentence.startswith("rank order tp-cp-ep-dp-pp: rank order tp-cp-ep-pp-dp is ")
+    assert "pipeline sends" in found.sentence
+    [side] = found.sides
+    assert side.estimate is not None
+    assert float(side.estimate.time.pipeline_comm_s) < float(evaluate(plan, request).time.pipeline_comm_s)
+    one_node = request.model_copy(update={"cluster": toy_cluster(8, gpus_per_node=8)})
+    assert "rank_order" not in {reason.field for reason in reasons(evaluate(plan, one_node), one_node)}
+    assert "rank_order" not in {reason.field for reason in reasons(evaluate(plan, tiny_dense), tiny_dense)}
+
+
+def test_a_neighbour_without_the_order_takes_the_default(tiny_dense: PlanRequest, plan: Plan) -> None:
+    request = vary(tiny_dense, limits={"rank_orders": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")})
+    far = plan.model_copy(update={"rank_order": "tp-cp-ep-pp-dp"})
+    flat, narrow = (changed(far, field, 1, request) for field in ("pipeline_parallel", "tensor_parallel"))
+    assert flat is not None and flat.rank_order == "tp-cp-ep-dp-pp"
+    assert narrow is not None and narrow.rank_order == "tp-cp-ep-pp-dp"
 
 
 def test_every_degree_has_a_reason(tiny_dense: PlanRequest, plan: Plan) -> None:

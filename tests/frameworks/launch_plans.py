@@ -132,6 +132,8 @@ def random_plan(rng: random.Random, model: Model, profile: FrameworkProfile) -> 
         offload="optimizer" if zero and "optimizer" in limits.offloads and rng.random() < 0.1 else "none",
         precision=pick(limits.precisions) if rng.random() < 0.2 else "bf16",
     )
+    if p > 1 and d > 1:
+        plan = plan.model_copy(update={"rank_order": pick(limits.rank_orders)})
     return with_layout(rng, plan, model, profile)
 
 

@@ -139,7 +139,9 @@ def _one_rank(said: dict[str, Any], config: Any, world: int, stage: int, plan: P
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     _close()
-    rank = stage * (world // config.pipeline_model_parallel_size)
+    far = "use_tp_pp_dp_mapping" in said
+    near = config.tensor_model_parallel_size * config.context_parallel_size
+    rank = stage * (near if far else world // config.pipeline_model_parallel_size)
     dist.init_process_group("fake", store=FakeStore(), rank=min(rank, world - 1), world_size=world)
     parallel_state.initialize_model_parallel(
         config.tensor_model_parallel_size,
@@ -148,6 +150,7 @@ def _one_rank(said: dict[str, Any], config: Any, world: int, stage: int, plan: P
         context_parallel_size=config.context_parallel_size,
         expert_model_parallel_size=config.expert_model_parallel_size,
         expert_tensor_parallel_size=config.expert_tensor_parallel_size,
+        order="tp-cp-ep-pp-dp" if far else "tp-cp-ep-dp-pp",
         num_distributed_optimizer_instances=int(said.get("num_distributed_optimizer_instances", 1)),
         create_gloo_process_groups=False,
     )

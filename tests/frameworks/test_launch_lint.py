@@ -112,6 +112,23 @@ def test_tensor_ranks_across_nodes_and_bubbles_are_slow() -> None:
     assert "of the" not in findings["pipeline-bubble"].rule
 
 
+def test_far_replicas_with_context_ranks_are_refused_where_they_were_written() -> None:
+    """Megatron lays its grid of experts over t ranks of a replica, not over t c of them."""
+    far = SCRIPT.replace("  --bf16\n", "  --bf16\n  --use-tp-pp-dp-mapping\n  --context-parallel-size 2\n")
+    finding = found(far)["far_replicas_go_with_context_ranks"]
+    assert (finding.line, finding.severity) == (12, "error")
+    assert finding.valid == ("tp-cp-ep-dp-pp",)
+    assert "far_replicas_go_with_context_ranks" not in found(far.replace("size 2\n)", "size 1\n)"))
+
+
+def test_bridge_refuses_megatron_fsdp_with_far_replicas() -> None:
+    source = (
+        "model.tensor_model_parallel_size=2\nddp.use_megatron_fsdp=true\ndist.use_tp_pp_dp_mapping=true\n"
+    )
+    finding = found(source, 64, "megatron-bridge", "overrides.txt")["settings-need-others"]
+    assert finding.line == 3
+
+
 def test_a_better_plan_is_found_and_its_gain_told() -> None:
     slow = "--bf16 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     launch = read_text(SCRIPT.replace("--bf16", slow), "run.sh")

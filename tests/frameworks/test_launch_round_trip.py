@@ -84,6 +84,45 @@ def test_rank_map_follows_the_order_of_megatron() -> None:
     assert (coordinate.node, coordinate.local_rank) == (1, 5)
 
 
+def test_rank_map_with_replicas_far_apart() -> None:
+    # order tp-cp-ep-pp-dp: rank 13 of t2 c2 p2 d2 is data 1, pipeline 1, context 0, tensor 1 (8 + 4 + 0 + 1)
+    plan = Plan(
+        tensor_parallel=2, context_parallel=2, data_parallel=2, pipeline_parallel=2, schedule="1f1b",
+        expert_parallel=4, rank_order="tp-cp-ep-pp-dp",
+    )  # fmt: skip
+    coordinate = list(coordinates(plan, 8))[13]
+    assert (coordinate.tensor, coordinate.context, coordinate.pipeline, coordinate.data) == (1, 0, 1, 1)
+    assert groups(plan, "pipeline")[:2] == [[0, 4], [1, 5]]
+    assert groups(plan, "data")[:2] == [[0, 8], [1, 9]]
+    assert groups(plan, "expert") == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+    assert groups(plan, "expert_data")[0] == [0, 8]
+
+
+@pytest.mark.parametrize(
+    ("framework", "key"),
+    [("megatron", "--use-tp-pp-dp-mapping"), ("megatron-bridge", "dist.use_tp_pp_dp_mapping=true")],
+)
+def test_the_order_is_written_where_it_is_not_the_default(framework: str, key: str) -> None:
+    far = [pair for pair in legal_plans(framework, 60) if pair[0].rank_order == "tp-cp-ep-pp-dp"]
+    assert far
+    for plan, request in far:
+        text = "".join(write(plan, request).values())
+        assert key in text
+        near = plan.model_copy(update={"rank_order": "tp-cp-ep-dp-pp"})
+        assert key not in "".join(write(near, request).values())
+
+
+def test_the_order_of_a_single_axis_is_read_as_the_default() -> None:
+    plan = Plan(data_parallel=2, zero_stage=1, shard_group_size=2, num_microbatches=2)
+    request = request_of(plan, TINY, load_framework("megatron"), 1024)
+    sources = write(with_stages(plan, TINY), request)
+    sources["args.sh"] = sources["args.sh"].replace("--sequence", "--use-tp-pp-dp-mapping --sequence", 1)
+    sources["args.sh"] += "\nMEGATRON_ARGS+=(--use-tp-pp-dp-mapping)\n"
+    launch = read_files(sources)
+    assert launch.get("rank_order") == "tp-cp-ep-pp-dp"
+    assert to_plan(launch, request).rank_order == "tp-cp-ep-dp-pp"
+
+
 def test_expert_groups_are_carved_out_of_one_pipeline_rank() -> None:
     # t2 d4, ep 4, etp 1: the 8 ranks of a stage are two blocks of four expert ranks (expert grid etp-ep-dp)
     plan = Plan(tensor_parallel=2, data_parallel=4, expert_parallel=4)

@@ -38,6 +38,9 @@ PLANS: dict[str, dict[str, Any]] = {
     "pp2-fsdp2-tp2": {"tensor_parallel": 2, "pipeline_parallel": 2, "schedule": "1f1b", "data_parallel": 2,
                       "zero_stage": 3, "shard_group_size": 2, "num_microbatches": 4,
                       "sequence_parallel": True},
+    "pp2-fsdp2-tp2-far": {"tensor_parallel": 2, "pipeline_parallel": 2, "schedule": "1f1b",
+                          "data_parallel": 2, "zero_stage": 2, "shard_group_size": 2, "num_microbatches": 4,
+                          "rank_order": "tp-cp-ep-pp-dp"},
 }  # fmt: skip
 
 

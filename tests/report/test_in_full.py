@@ -36,6 +36,16 @@ def test_what_the_columns_do_not_show_is_said(tiny_dense: PlanRequest) -> None:
     assert "shared" not in full_words(plan.model_copy(update={"shard_group_size": 8}), tiny_dense)
 
 
+def test_the_rank_order_is_said_where_it_is_not_the_default(tiny_dense: PlanRequest) -> None:
+    near = staged((2,), (2,), data_parallel=2)
+    far = near.model_copy(update={"rank_order": "tp-cp-ep-pp-dp"})
+    assert "tp-cp" not in full_words(near, tiny_dense)
+    words = full_words(far, tiny_dense)
+    assert "1f1b tp-cp-ep-pp-dp" in words
+    assert "pipeline neighbours near each other and data-parallel replicas far apart" in words
+    assert unseen_settings([near, far]) == ["Rank order tp-cp-ep-pp-dp: plan 2."]
+
+
 def test_settings_without_a_column_are_listed_by_plan() -> None:
     plain, away = Plan(), Plan(offload="optimizer")
     assert unseen_settings([plain, plain]) == []

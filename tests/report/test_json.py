@@ -18,8 +18,8 @@ ESTIMATE_KEYS = {
     "tensor_parallel", "pipeline_parallel", "virtual_stages", "schedule", "data_parallel",
     "context_parallel", "context_parallel_kind", "expert_parallel", "expert_tensor_parallel", "zero_stage",
     "shard_group_size", "sequence_parallel", "micro_batch", "num_microbatches", "recompute",
-    "recompute_modules", "offload", "precision", "stages", "step_time_s", "time_s", "memory_bytes",
-    "peak_memory_gb", "tokens_per_s_per_gpu", "mfu", "error_band_pct", "legal", "fits",
+    "recompute_modules", "offload", "precision", "rank_order", "stages", "step_time_s", "time_s",
+    "memory_bytes", "peak_memory_gb", "tokens_per_s_per_gpu", "mfu", "error_band_pct", "legal", "fits",
 }  # fmt: skip
 MEMBER_KEYS = {"rule", "sentence", "source", "possible_without"}
 RELAXATION_KEYS = {"kind", "change", "sentence", "step_time_s", "plan"}

@@ -76,9 +76,10 @@ def test_sorting_goes_by_the_number(texts: list[str], order: list[int]) -> None:
     assert sorted(range(len(texts)), key=keys.__getitem__) == order
 
 
-def test_cluster_groups_are_those_of_the_rank_map() -> None:
+@pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"])
+def test_cluster_groups_are_those_of_the_rank_map(order: str) -> None:
     plan = Plan(tensor_parallel=2, context_parallel=2, data_parallel=2, pipeline_parallel=2, schedule="1f1b",
-                expert_parallel=4, zero_stage=1, shard_group_size=4)  # fmt: skip
+                expert_parallel=4, zero_stage=1, shard_group_size=4, rank_order=order)  # fmt: skip
     for dimension in ("tensor", "context", "data", "pipeline", "expert"):
         seen: dict[tuple[int, ...], list[int]] = {}
         for place in coordinates(plan, 8):

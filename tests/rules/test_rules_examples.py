@@ -58,6 +58,9 @@ FULL = vary(
 )
 """HBM half-way between what micro-batches of 1 and of 16 need."""
 PIPELINE = {"pipeline_parallel": 2, "schedule": "1f1b"}
+FAR = {"rank_order": "tp-cp-ep-pp-dp"}
+BOTH_ORDERS = {"rank_orders": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")}
+BOTH = vary(DENSE, limits=BOTH_ORDERS)
 TWO_STAGES = {**PIPELINE, "stages": stages((2,), (2,))}
 
 EXAMPLES = [
@@ -272,6 +275,20 @@ EXAMPLES = [
     Example("activation_offload_stands_alone", {"offload": "activations"},
             {"offload": "activations", "recompute": "full"}, "none", "",
             vary(DENSE, limits={"offloads": ("none", "activations")})),
+    Example("framework_has_the_rank_order", {}, {**PIPELINE, "data_parallel": 4, **FAR}, "tp-cp-ep-dp-pp",
+            "only tp-cp-ep-dp-pp"),
+    Example("rank_order_has_two_axes_to_order", {**PIPELINE, "data_parallel": 4, **FAR}, {**PIPELINE, **FAR},
+            "tp-cp-ep-dp-pp", "not with 2 and 1: the plan says tp-cp-ep-dp-pp", BOTH),
+    # 4 expert ranks would be those of two replicas with another stage between them
+    Example("far_replicas_hold_every_expert",
+            {**PIPELINE, "tensor_parallel": 2, "data_parallel": 2, "expert_parallel": 2, **FAR},
+            {**PIPELINE, "tensor_parallel": 2, "data_parallel": 2, "expert_parallel": 4, **FAR},
+            "tp-cp-ep-dp-pp", "4 expert x 1 expert-tensor ranks", vary(MOE, limits=BOTH_ORDERS)),
+    Example("far_replicas_go_with_context_ranks",
+            {**PIPELINE, "tensor_parallel": 2, "data_parallel": 2, **FAR},
+            {**PIPELINE, "context_parallel": 2, "data_parallel": 2, **FAR}, "tp-cp-ep-dp-pp",
+            "2 context ranks of a dense model",
+            vary(DENSE, limits={**BOTH_ORDERS, "far_replicas_exclude_context": True})),
     Example("framework_has_the_precision", {"precision": "bf16"}, {"precision": "fp8"}, "bf16", "",
             vary(DENSE, limits={"precisions": ("bf16",)})),
     Example("stages_match_the_pipeline", TWO_STAGES, {**PIPELINE, "stages": stages((4,))}),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from toys import tiny_dense, tiny_moe, vary
 
-from planner.frameworks import load_framework
+from planner.frameworks import FRAMEWORKS, load_framework
 from planner.rules import broken_rules
 from planner.spec import Plan, PlanRequest
 
@@ -86,6 +86,27 @@ def test_experts_beside_tensor_ranks_without_sequence_parallelism(framework: str
 def test_plain_replicas_beside_tensor_ranks(framework: str, refuses: bool) -> None:
     rules = broken(framework, tiny_dense(), tensor_parallel=2, data_parallel=4, num_microbatches=4)
     assert ("plain_replicas_stand_alone" in rules) == refuses
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_who_numbers_pipeline_neighbours_next_to_each_other(framework: str) -> None:
+    rules = broken(
+        framework, tiny_dense(), rank_order="tp-cp-ep-pp-dp",
+        pipeline_parallel=2, schedule="1f1b", data_parallel=4, num_microbatches=4,
+    )  # fmt: skip
+    has = {"megatron", "megatron-bridge", "nemo", "primus", "flagperf", "pytorch", "any"}
+    assert ("framework_has_the_rank_order" in rules) == (framework not in has)
+
+
+@pytest.mark.parametrize(
+    ("framework", "refuses"), [("megatron", True), ("megatron-bridge", True), ("any", False)]
+)
+def test_context_ranks_of_a_dense_model_with_far_replicas(framework: str, refuses: bool) -> None:
+    rules = broken(
+        framework, tiny_dense(), rank_order="tp-cp-ep-pp-dp",
+        pipeline_parallel=2, schedule="1f1b", context_parallel=2, data_parallel=2, num_microbatches=8,
+    )  # fmt: skip
+    assert ("far_replicas_go_with_context_ranks" in rules) == refuses
 
 
 @pytest.mark.parametrize(

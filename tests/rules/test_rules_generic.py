@@ -31,6 +31,7 @@ DOMAINS: dict[str, tuple] = {
     "recompute": ("none", "full"),
     "offload": ("none", "optimizer", "activations"),
     "precision": ("bf16", "fp8"),
+    "rank_order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
 }
 """Small domains with legal and illegal values of every field."""
 
@@ -58,6 +59,7 @@ REQUESTS: dict[str, PlanRequest] = {
             "sequence_divides_by_tensor_and_context": True,
             "expert_tensor_is_one_or_tensor": True,
             "sequence_parallel_required_with_tensor": True,
+            "rank_orders": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
         },
         workload={"precisions": ("bf16", "fp8"), "global_batch_max": 20},
     ),
@@ -71,6 +73,8 @@ REQUESTS: dict[str, PlanRequest] = {
             "uneven_stages": "ends",
             "replicates_kv_heads_over_context": True,
             "zigzag_for_every_context_kind": True,
+            "rank_orders": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+            "far_replicas_exclude_context": True,
         },
         allow_tensor_parallel_across_nodes=True,
     ),

@@ -58,6 +58,7 @@ def small_request(seed: int) -> PlanRequest:
         "recompute_per_stage": bool(rng.random() < 0.5),
         "partial_recompute": bool(rng.random() < 0.7),
         "offloads": ("none", "optimizer") if rng.random() < 0.3 else ("none",),
+        "rank_orders": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")[: 1 + seed % 2],
     }
     base = tiny_moe() if is_moe else tiny_dense()
     bubble = [0.25, 1.0, None][int(rng.integers(3))]

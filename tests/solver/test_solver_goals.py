@@ -105,12 +105,16 @@ def test_the_robust_plan_is_the_best_in_the_worst_case() -> None:
     assert worst.cluster.usable_hbm_bytes == request.cluster.usable_hbm_bytes - 3e9
 
 
-ASKED = {"recompute": ("none", "full"), "offloads": ("none", "optimizer")}
+ASKED = {
+    "recompute": ("none", "full"), "offloads": ("none", "optimizer"),
+    "rank_orders": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+}  # fmt: skip
 EVERY_FIELD: dict[str, Any] = {
     "tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 2, "virtual_stages": 2,
     "context_parallel": 2, "context_parallel_kind": "ring", "schedule": "1f1b", "expert_parallel": 2,
     "expert_tensor_parallel": 2, "zero_stage": 1, "shard_group_size": 2, "sequence_parallel": True,
     "micro_batch": 2, "num_microbatches": 2, "recompute": "full", "offload": "optimizer", "precision": "fp8",
+    "rank_order": "tp-cp-ep-pp-dp",
 }  # fmt: skip
 
 

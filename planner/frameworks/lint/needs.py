@@ -1,6 +1,7 @@
 """Settings that need or exclude others, and that no plan shows: what the frameworks' own checks refuse.
 
-From Megatron-LM's ``validate_args`` and ``TransformerConfig`` (0.19.2) and DeepSpeed's configuration.
+From Megatron-LM's ``validate_args`` and ``TransformerConfig`` (0.19.2), Bridge's ``validate`` and DeepSpeed's
+configuration.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
         Need("num_layers_per_virtual_pipeline_stage", excludes=("num_virtual_stages_per_pipeline_rank",)),
         Need("bf16", excludes=("fp16",)),
     ),
+    "megatron-bridge": (Need("dist.use_tp_pp_dp_mapping", excludes=("ddp.use_megatron_fsdp",)),),
     "deepspeed": (Need("bf16.enabled", excludes=("fp16.enabled",)),),
 }
 """Framework to what its settings need."""

@@ -12,7 +12,7 @@ from planner.cost.activations import selective_modules
 from planner.frameworks.launch import flow_counts, has_even_stages, with_stages
 from planner.frameworks.megatron.layout import layout_text
 from planner.spec.model import Model
-from planner.spec.plan import Plan
+from planner.spec.plan import FAR_REPLICAS, Plan
 from planner.spec.request import PlanRequest
 
 Arguments = dict[str, Any]
@@ -44,6 +44,8 @@ def parallel_arguments(plan: Plan, request: PlanRequest) -> Arguments:
         arguments["expert_model_parallel_size"] = plan.expert_parallel
         arguments["expert_tensor_parallel_size"] = plan.expert_tensor_parallel
         arguments["moe_token_dispatcher_type"] = "alltoall"
+    if plan.rank_order == FAR_REPLICAS:
+        arguments["use_tp_pp_dp_mapping"] = True
     whole = with_stages(plan, request.model)
     if plan.pipeline_parallel > 1 and not has_even_stages(whole):
         counts = flow_counts(whole)

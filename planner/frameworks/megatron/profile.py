@@ -65,6 +65,9 @@ LIMITS = Limits(
     moe_tensor_needs_sequence_parallel=True,
     offloads=("none", "optimizer"),
     zigzag_for_every_context_kind=True,
+    # --use-tp-pp-dp-mapping; parallel_state.py refuses it where experts have other replicas than the rest.
+    rank_orders=("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+    far_replicas_exclude_context=True,
 )
 
 PROFILE = FrameworkProfile(

@@ -31,7 +31,7 @@ from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS
 from planner.frameworks.megatron.layout import layout_counts
 from planner.frameworks.shell import read_flags, read_script
-from planner.spec.plan import Plan, StagePlan
+from planner.spec.plan import DEFAULT_ORDER, FAR_REPLICAS, Plan, StagePlan
 from planner.spec.request import PlanRequest
 
 
@@ -78,6 +78,11 @@ def context_kind(value: Any) -> str:
     return _KINDS[names.pop()]
 
 
+def rank_order(value: Any) -> str:
+    """Read ``--use-tp-pp-dp-mapping``."""
+    return FAR_REPLICAS if yes(value) else DEFAULT_ORDER
+
+
 ZERO_BY_STRATEGY = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 KEYS: dict[str, Key] = {
@@ -94,6 +99,7 @@ KEYS: dict[str, Key] = {
     "cp_comm_type": Key("context_parallel_kind", context_kind),
     "expert_model_parallel_size": Key("expert_parallel", positive),
     "expert_tensor_parallel_size": Key("expert_tensor_parallel", positive),
+    "use_tp_pp_dp_mapping": Key("rank_order", rank_order),
     "sequence_parallel": Key("sequence_parallel", yes),
     "use_distributed_optimizer": Key("distributed_optimizer", yes),
     "use_megatron_fsdp": Key("megatron_fsdp", yes),
@@ -223,6 +229,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         recompute_modules=_modules(launch, request),
         offload="optimizer" if launch.get("optimizer_offload", False) else "none",
         precision=_precision(launch),
+        rank_order=launch.get("rank_order", DEFAULT_ORDER),
     )
     return plan.model_copy(update={"stages": _stages(plan, counts, launch)})
 

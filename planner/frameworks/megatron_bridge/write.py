@@ -28,6 +28,7 @@ RENAMED = {
     "use_precision_aware_optimizer": "optimizer.use_precision_aware_optimizer",
     "micro_batch_size": "train.micro_batch_size",
     "global_batch_size": "train.global_batch_size",
+    "use_tp_pp_dp_mapping": "dist.use_tp_pp_dp_mapping",
     "num_experts": "model.num_moe_experts",
     "ffn_hidden_size": "model.ffn_hidden_size",
 }

@@ -43,6 +43,8 @@ LIMITS = Limits(
     offloads=("none",),
     precisions=("fp32", "bf16"),
     tied_embeddings_with_pipeline=False,
+    # The script makes its own mesh.
+    rank_orders=("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
 )
 
 PROFILE = FrameworkProfile(

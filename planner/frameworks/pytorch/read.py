@@ -42,6 +42,7 @@ _PLAN = {
     "num_microbatches": positive,
     "recompute": text,
     "precision": text,
+    "rank_order": text,
     "shard": positive,
     "replicate": positive,
 }

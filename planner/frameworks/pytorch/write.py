@@ -39,6 +39,7 @@ PLAN_NUMBERS = (
     "num_microbatches",
     "recompute",
     "precision",
+    "rank_order",
 )
 
 
