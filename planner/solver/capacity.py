@@ -23,15 +23,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from planner.cost.memory import activation_multiple, stage_memory, without_waiting
+from planner.cost.memory import activation_multiple, layer_state_bytes, stage_memory, without_waiting
 from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.setting import Settings
 from planner.cost.stage import V_SHAPED, ChunkLoad
 from planner.solver.space import Codes, Rows
-from planner.solver.tables import OF_MEMORY, Floats, WorkTimes, settings_by_category
+from planner.solver.tables import Floats, WorkTimes, settings_by_category, settings_of_memory
 from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
 
+OF_STATE = (
+    "tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel", "pipeline_parallel",
+    "data_parallel", "precision", "zero_stage", "offload",
+)  # fmt: skip
+"""Fields that the state of a layer reads (``cost/states.py``), beside the sharding group."""
 MOST_LAYERS = 1_000_000.0
 """Stands for 'no limit'."""
 
@@ -167,13 +172,38 @@ def fits_widest(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
 
     A smaller sharding group never needs less, so a setting that fails fails with every group.
     """
-    fits = np.ones(len(rows), dtype=bool)
-    for chosen, setting in settings_by_category(rows, OF_MEMORY):
-        replicas = np.asarray(setting.data_parallel) * setting.context_parallel
-        widest = replace(setting, shard_group_size=replicas)
+    fits = holds_state(rows, request)
+    kept = np.flatnonzero(fits)
+    for chosen, setting in settings_of_memory(rows.take(kept)):
+        widest = _widest(setting)
         for memory in rank_memories(widest, request):
-            fits[chosen] &= _room(widest, request, memory)[0]
+            fits[kept[chosen]] &= _room(widest, request, memory)[0]
     return fits
+
+
+def _widest(setting: Settings) -> Settings:
+    replicas = np.asarray(setting.data_parallel) * setting.context_parallel
+    return replace(setting, shard_group_size=replicas)
+
+
+def holds_state(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
+    """Whether all ranks together hold the layers' state, of which replicas share one copy; False is proven.
+
+    Notes
+    -----
+    A rank needs no less than the state of its layers, and that is linear in them, so p ranks need no less
+    than the state of all layers. Settings that differ in nothing that state reads are priced once.
+    """
+    _, first, alike = np.unique(rows.key(OF_STATE), return_index=True, return_inverse=True)
+    few = rows.take(first)
+    needed = np.zeros(len(few))
+    for chosen, setting in settings_by_category(few, ("precision", "zero_stage", "offload")):
+        for kind, count in Counter(request.model.layer_kinds).items():
+            state = layer_state_bytes(kind, _widest(setting), request)
+            optimizer = 0.0 if setting.offload == "optimizer" else state.optimizer_bytes
+            needed[chosen] += count * (state.weights_bytes + state.gradients_bytes + optimizer)
+    free = few.values("pipeline_parallel") * request.cluster.usable_hbm_bytes
+    return np.asarray((needed <= free * (1 + 1e-9))[alike])
 
 
 def holds_one_layer(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
@@ -206,7 +236,7 @@ def fits_and_first(rows: Rows, request: PlanRequest) -> tuple[npt.NDArray[np.boo
         Where a framework recomputes the first n layers of every chunk, a lower bound of n, 0 elsewhere. [1]
     """
     fits, first = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
-    for chosen, setting in settings_by_category(rows, OF_MEMORY):
+    for chosen, setting in settings_of_memory(rows):
         for memory in rank_memories(setting, request):
             enough, room = _room(setting, request, memory)
             fits[chosen] &= enough
@@ -301,7 +331,7 @@ def busiest_recomputing(rows: Rows, work: WorkTimes, request: PlanRequest) -> Fl
     and f / (l - s) layers, fractions allowed. U is the least A + ends for which all ranks hold L together.
     """
     bound = np.zeros(len(rows))
-    for chosen, setting in settings_by_category(rows, OF_MEMORY):
+    for chosen, setting in settings_of_memory(rows):
         if setting.recompute == "none" or setting.schedule in BIDIRECTIONAL:
             continue
         own = work.take(chosen)

@@ -29,7 +29,7 @@ from planner.cost.orders import round_size
 from planner.cost.setting import Settings
 from planner.solver.capacity import RankMemory, most_layers, placed_together, rank_memories, recomputing_first
 from planner.solver.space import Rows
-from planner.solver.tables import OF_MEMORY, Floats, Phases, WorkTimes, settings_by_category
+from planner.solver.tables import Floats, Phases, WorkTimes, settings_of_memory
 from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
 
@@ -134,11 +134,11 @@ def chain_bound_within(
     Every n from there on is tried, the larger ones together: without memory, as they only get slower.
     """
     bound = known_s.copy()
-    for chosen, _ in settings_by_category(rows, OF_MEMORY):
+    for chosen, _ in settings_of_memory(rows):
         for block in _blocks(rows.take(chosen)):
             taken = chosen[block]
             part, own = rows.take(taken), work.take(taken)
-            setting = next(settings_by_category(part, OF_MEMORY))[1]
+            setting = next(settings_of_memory(part))[1]
             chains = _chains(part, own, again[taken])
             placed = _Placed(chains, own, again[taken], setting, request)
             least = np.full(len(taken), np.inf)

@@ -49,6 +49,21 @@ def settings_by_category(
         yield chosen, Settings(**(fields | fixed))
 
 
+def settings_of_memory(rows: Rows) -> Iterator[tuple[Codes, Settings]]:
+    """``settings_by_category`` of what memory reads.
+
+    Of the kinds of context parallelism an all-to-all alone holds its own buffers (``cost/activations.py``),
+    so any other stands for all others.
+    """
+    field = "context_parallel_kind"
+    if field in rows.codes:
+        kinds, codes = rows.domains[field], rows.codes[field]
+        others = np.flatnonzero(kinds != "all_to_all")
+        stands = np.where(kinds[codes] == "all_to_all", codes, others[0] if len(others) else 0)
+        rows = Rows(rows.domains, {**rows.codes, field: stands.astype(codes.dtype)})
+    return settings_by_category(rows, OF_MEMORY)
+
+
 LEADING = 0.75
 """Share of the layers whose work orders the first look at settings."""
 
