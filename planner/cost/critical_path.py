@@ -75,9 +75,11 @@ def _of_many(chains_of: Chains, schedule: Schedule, p: int, v: int, m: int) -> S
     period, settled = period_of(schedule, p)
     if schedule == "interleaved":
         period = int(round_size(p, m))
+        if period != p:  # fewer rounds than micro-batches over a multiple of p: so few are walked
+            return chains_of(schedule, p, v, m)
     short = settled + (m - settled) % period
-    while schedule == "interleaved" and int(round_size(p, short)) != period:
-        short += period
+    while schedule == "interleaved" and int(round_size(p, short)) != p:  # true of each multiple more of p
+        short += p
     if m <= short + period or p * v * m <= MOST_WALKED:
         return chains_of(schedule, p, v, m)
     low, high = (chains_of(schedule, p, v, count) for count in (short, short + period))

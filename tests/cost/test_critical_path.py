@@ -78,3 +78,15 @@ def test_chains_of_many_microbatches_follow_from_those_of_few(
             told.append([{stage: times for stage, times in chain.items() if times} for chain in chains])
         assert told[0] == told[1], (p, m)
     listed.cache_clear()
+
+
+def test_rounds_of_any_number_of_microbatches_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's rounds: 25 micro-batches on 6 ranks go in rounds of 6, 23 on 6 in rounds of 7."""
+    for p, m in product((3, 4, 6, 8), range(8, 75)):
+        told = []
+        for most in (10**9, 0):
+            monkeypatch.setattr("planner.cost.critical_path.MOST_WALKED", most)
+            chains_through_ranks.cache_clear()
+            told.append([dict(chain) for chain in chains_through_ranks("interleaved", p, 2, m)])
+        assert told[0] == told[1], (p, m)
+    chains_through_ranks.cache_clear()
