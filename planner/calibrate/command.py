@@ -7,7 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planner.catalog.files import names
 from planner.catalog.hardware import load_accelerator
+from planner.catalog.vendor_names import accelerator_named
 from planner.errors import BadInput
 from planner.output import write_file
 from planner.spec.cluster import Accelerator
@@ -15,22 +17,6 @@ from planner.spec.cluster import Accelerator
 if TYPE_CHECKING:
     from planner.calibrate.describe import Measurements
 
-KNOWN_DEVICES = (
-    ("GB300", "gb300-nvl72"), ("GB200", "gb200-nvl72"), ("GH200", "gh200-96gb"), ("B300", "b300-sxm"),
-    ("B200", "b200-sxm-180gb"), ("H200 NVL", "h200-nvl"), ("H200", "h200-sxm-141gb"),
-    ("H100 NVL", "h100-nvl-94gb"),
-    ("H100 PCIe", "h100-pcie-80gb"), ("H100", "h100-sxm-80gb"), ("H800", "h800-sxm-80gb"),
-    ("H20", "h20-sxm-96gb"),
-    ("A100-PCIE-40GB", "a100-pcie-40gb"), ("A100 80GB PCIe", "a100-pcie-80gb"),
-    ("A100-SXM4-40GB", "a100-sxm-40gb"),
-    ("A100", "a100-sxm-80gb"), ("A800", "a800-sxm-80gb"), ("V100-SXM2-16GB", "v100-sxm2-16gb"),
-    ("V100", "v100-sxm2-32gb"), ("L40S", "l40s"), ("L40", "l40-48gb"), ("L4", "l4-24gb"),
-    ("A40", "a40-48gb"), ("A10G", "a10g-24gb"), ("A10", "a10-24gb"), ("RTX A6000", "rtx-a6000-48gb"),
-    ("RTX 6000 Ada", "rtx-6000-ada-48gb"), ("RTX 5090", "rtx-5090"), ("RTX 4090", "rtx-4090"),
-    ("RTX 3090", "rtx-3090"), ("MI355X", "mi355x-288gb"),
-    ("MI325X", "mi325x-256gb"), ("MI300X", "mi300x-192gb"), ("MI250X", "mi250x-gcd-64gb"),
-)  # fmt: skip
-"""Part of the name that the driver gives, most specific first, and the catalog entry."""
 ATTENTION_LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384)
 
 
@@ -79,9 +65,9 @@ def base_of(device: str) -> str:
     BadInput
         The catalog has no such GPU.
     """
-    for part, name in KNOWN_DEVICES:
-        if part.lower() in device.lower():
-            return name
+    name = accelerator_named(device)
+    if name in names("hardware"):
+        return name
     raise BadInput(
         f"the catalog has no {device!r}; name its nearest entry with --base (plan-parallel hardware)"
     )

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from planner.catalog.vendor_names import accelerator_named
 from planner.cost.layer import UNFUSED
 from planner.spec.framework import FrameworkProfile, TimeHabits
 from planner.spec.model import Model
-from planner.validate.spellings import accelerator_named, precision_named
+from planner.validate.spellings import precision_named
 
 ROW_SCALED_CASTS = 3.0
 """Casts of the input per product where every row has a scale of its own: along rows for one product, along

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from planner.catalog import load_cluster, load_model
 from planner.catalog.files import read_text
 from planner.catalog.hardware import described_network
+from planner.catalog.vendor_names import accelerator_named
 from planner.cost.split import default_stages
 from planner.errors import BadInput
 from planner.frameworks import load_framework
@@ -38,7 +39,6 @@ from planner.validate.eras import (
 )
 from planner.validate.memory import habits_of_run, settled_recompute, splits_sequence
 from planner.validate.spellings import (
-    accelerator_named,
     framework_named,
     graph_launches,
     precision_named,

@@ -1,4 +1,4 @@
-"""Free text of published rows in the planner's words: frameworks, parts, schedules, recompute, precision.
+"""Free text of published rows in the planner's words: frameworks, schedules, recompute, precision.
 
 Tables spell one thing in many ways. Each function takes the text of one key and returns the planner's name
 for it; what names nothing known raises ``BadInput``, so that the row is reported and not guessed at.
@@ -7,10 +7,8 @@ for it; what names nothing known raises ``BadInput``, so that the row is reporte
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Any
 
-from planner.catalog.files import names as catalog_names
 from planner.errors import BadInput
 from planner.frameworks import DEFAULT_FRAMEWORK, load_framework
 from planner.spec.framework import FrameworkProfile
@@ -91,32 +89,6 @@ def graph_launches(said: Any) -> float:
         if text in ("true", "yes", "full") or "full_iteration" in text
         else PARTIAL_GRAPH_LAUNCHES
     )
-
-
-@lru_cache(maxsize=256)
-def accelerator_named(said: str) -> str:
-    """Return the catalog's name of a part in a vendor's or a cloud's spelling (``NVIDIA H100 80GB HBM3``).
-
-    The longest catalog name that the text contains, spaces and punctuation aside (a short one as a word of
-    its own, none inside a longer number); a file's path and what contains no name stay as they are.
-    """
-    if said.endswith(".toml"):
-        return said
-    text = _letters(said)
-    names = {_letters(name): path.stem for name, path in catalog_names("hardware").items()}
-    if text in names:
-        return names[text]
-    words = re.split(r"[^a-z0-9]+", said.lower())
-    inside = [name for name in names if name in words or (len(name) >= 4 and _stands_in(name, text))]
-    return names[max(inside, key=len)] if inside else said
-
-
-def _stands_in(name: str, text: str) -> bool:
-    return re.search(re.escape(name) + (r"(?!\d)" if name[-1].isdigit() else ""), text) is not None
-
-
-def _letters(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def precision_named(text: str) -> Precision:

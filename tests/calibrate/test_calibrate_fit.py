@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner.calibrate import calibrate
-from planner.calibrate.command import KNOWN_DEVICES, base_of
+from planner.calibrate.command import base_of
 from planner.calibrate.describe import Measurements, describe, to_toml
 from planner.calibrate.fit import bandwidth_share, fit_gemm, least_deviation, rising, sustained_share
 from planner.catalog.hardware import load_accelerator, load_cluster
@@ -17,6 +17,22 @@ from planner.cost.collectives import Group, all_reduce_time
 from planner.cost.kernels import gemm_time
 from planner.errors import BadInput
 
+KNOWN_DEVICES = (
+    ("GB300", "gb300-nvl72"), ("GB200", "gb200-nvl72"), ("GH200", "gh200-96gb"), ("B300", "b300-sxm"),
+    ("B200", "b200-sxm-180gb"), ("H200 NVL", "h200-nvl"), ("H200", "h200-sxm-141gb"),
+    ("H100 NVL", "h100-nvl-94gb"),
+    ("H100 PCIe", "h100-pcie-80gb"), ("H100", "h100-sxm-80gb"), ("H800", "h800-sxm-80gb"),
+    ("H20", "h20-sxm-96gb"),
+    ("A100-PCIE-40GB", "a100-pcie-40gb"), ("A100 80GB PCIe", "a100-pcie-80gb"),
+    ("A100-SXM4-40GB", "a100-sxm-40gb"),
+    ("A100", "a100-sxm-80gb"), ("A800", "a800-sxm-80gb"), ("V100-SXM2-16GB", "v100-sxm2-16gb"),
+    ("V100", "v100-sxm2-32gb"), ("L40S", "l40s"), ("L40", "l40-48gb"), ("L4", "l4-24gb"),
+    ("A40", "a40-48gb"), ("A10G", "a10g-24gb"), ("A10", "a10-24gb"), ("RTX A6000", "rtx-a6000-48gb"),
+    ("RTX 6000 Ada", "rtx-6000-ada-48gb"), ("RTX 5090", "rtx-5090"), ("RTX 4090", "rtx-4090"),
+    ("RTX 3090", "rtx-3090"), ("MI355X", "mi355x-288gb"),
+    ("MI325X", "mi325x-256gb"), ("MI300X", "mi300x-192gb"), ("MI250X", "mi250x-gcd-64gb"),
+)  # fmt: skip
+"""Part of the name that the driver gives, and the catalog entry."""
 SIZES = [(m, n, k) for m in (256, 1024, 4096, 8192) for n in (512, 2048, 8192) for k in (512, 2048, 16_384)]
 
 
@@ -134,8 +150,9 @@ def test_toml_round_trip() -> None:
 
 
 def test_every_known_device_is_in_the_catalog() -> None:
-    for _, name in KNOWN_DEVICES:
+    for part, name in KNOWN_DEVICES:
         assert load_accelerator(name).name == name
+        assert base_of(f"NVIDIA {part}") == name
     assert base_of("NVIDIA H100 80GB HBM3") == "h100-sxm-80gb"
     assert base_of("NVIDIA A100-SXM4-40GB") == "a100-sxm-40gb"
     assert base_of("NVIDIA GB200") == "gb200-nvl72"

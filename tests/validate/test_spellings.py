@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from test_measured import row
 
+from planner.catalog.vendor_names import accelerator_named
 from planner.frameworks import FRAMEWORKS, load_framework
 from planner.validate.compare import validate_rows
 from planner.validate.measured import to_case
 from planner.validate.spellings import (
-    accelerator_named,
     framework_named,
     graph_launches,
     precision_named,
@@ -55,6 +55,7 @@ def test_a_framework_of_which_nothing_is_known_has_the_shared_habits() -> None:
     [
         ("NVIDIA H100 80GB HBM3", "h100-sxm-80gb"), ("A100 40GB", "a100-sxm-40gb"), ("TPU v5p", "tpu-v5p"),
         ("A100-SXM4-80GB", "a100-sxm-80gb"), ("H200", "h200-sxm-141gb"), ("AMD MI300X", "mi300x-192gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
         ("NVIDIA L4", "l4-24gb"), ("NVIDIA L40", "l40-48gb"), ("NVIDIA A10", "a10-24gb"), ("A1000", "A1000"),
         ("GeForce RTX 3090", "rtx-3090"), ("h100-sxm-80gb", "h100-sxm-80gb"),
         ("abacus", "abacus"), ("my/h100.toml", "my/h100.toml"),
