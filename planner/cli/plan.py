@@ -16,7 +16,14 @@ from planner.cli.options import (
     search_options,
     top_option,
 )
-from planner.cli.written import force_option, html_option, refuse_existing, trace_option, write_answer
+from planner.cli.written import (
+    force_option,
+    html_option,
+    print_answer,
+    refuse_existing,
+    trace_option,
+    write_answer,
+)
 
 
 @click.command(name="plan", short_help="Find, rank and explain the best plans (the default command).")
@@ -48,14 +55,7 @@ def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) 
     request = question(options).request()
     result = find(request, top, limit, workers)
     found = answer(request, result, full=full, what_if=what_if, frameworks=known_frameworks)
-    if as_json:
-        from planner.report.json import answer_report, dumps
-
-        click.echo(dumps(answer_report(found)))
-    else:
-        from planner.report.table import answer_text
-
-        click.echo(answer_text(found))
+    print_answer(found, as_json)
     for sentence in write_answer(found, html, trace, force):
         click.echo(sentence, err=True)
     sys.exit(found.exit_code)

@@ -14,6 +14,7 @@ from planner.cli.options import (
     question,
     search_options,
 )
+from planner.cli.written import print_answer
 
 RANKED = 5
 """Plans of the ranking that the search around them need not look for again."""
@@ -37,12 +38,5 @@ def command(as_json: bool, **options: Any) -> None:
     request = question(options).request()
     result = find(request, RANKED, limit, workers)
     found = answer(request, result, full=True, seconds=limit, frameworks=known_frameworks)
-    if as_json:
-        from planner.report.json import answer_report, dumps
-
-        click.echo(dumps(answer_report(found)))
-    else:
-        from planner.report.table import answer_text
-
-        click.echo(answer_text(found, only_why=True))
+    print_answer(found, as_json, only_why=True)
     sys.exit(found.exit_code)

@@ -1,4 +1,4 @@
-"""Files that a command writes beside its answer: the page and the trace."""
+"""What a command makes of an answer: the printed text or JSON, the page and the trace."""
 
 from __future__ import annotations
 
@@ -57,3 +57,15 @@ def write_answer(found: Answer, page: Path | None, trace: Path | None, force: bo
         write_file(trace, chrome_trace(found.result.best.plan, found.request), force)
         said.append(f"Wrote {trace} (open it in Perfetto or chrome://tracing)")
     return said
+
+
+def print_answer(found: Answer, as_json: bool, only_why: bool = False) -> None:
+    """Print an answer as JSON or as text; ``only_why`` as for ``answer_text``."""
+    if as_json:
+        from planner.report.json import answer_report, dumps
+
+        click.echo(dumps(answer_report(found)))
+    else:
+        from planner.report.table import answer_text
+
+        click.echo(answer_text(found, only_why=only_why))

@@ -132,14 +132,18 @@ def _with_sourced(sources: Mapping[str, str]) -> dict[str, str]:
         variables: dict[str, str] = {}
         for name in names:
             variables |= read_script(by_name.get(name, "")).variables
-        said = "".join(f"{name}={shlex.quote(value)}; " for name, value in variables.items())
-        found[path] = said + source
+        found[path] = _assigned(variables) + source
     return found
+
+
+def _assigned(variables: Mapping[str, str], how: str = "") -> str:
+    """Assignments to put on a script's first line."""
+    return "".join(f"{how}{name}={shlex.quote(value)}; " for name, value in variables.items())
 
 
 def _with_variables(sources: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """The scripts with the given variables fixed, on their first line."""
-    said = "".join(f"readonly {name}={shlex.quote(value)}; " for name, value in variables.items())
+    said = _assigned(variables, "readonly ")
     return {
         path: source if Path(path).suffix in NOT_SHELL else said + source for path, source in sources.items()
     }
