@@ -72,15 +72,14 @@ def _of_many(chains_of: Chains, schedule: Schedule, p: int, v: int, m: int) -> S
     Of a round of micro-batches to the next every chain grows alike, so that two short pipelines with as large
     rounds tell how.
     """
+    in_rounds = schedule == "interleaved"
+    if p * v * m <= MOST_WALKED or (in_rounds and round_size(p, m) != p):  # larger rounds only below p^2
+        return chains_of(schedule, p, v, m)
     period, settled = period_of(schedule, p)
-    if schedule == "interleaved":
-        period = int(round_size(p, m))
-        if period != p:  # fewer rounds than micro-batches over a multiple of p: so few are walked
-            return chains_of(schedule, p, v, m)
     short = settled + (m - settled) % period
-    while schedule == "interleaved" and int(round_size(p, short)) != p:  # true of each multiple more of p
+    while in_rounds and round_size(p, short) != p:  # from some multiple of p on all rounds are of p
         short += p
-    if m <= short + period or p * v * m <= MOST_WALKED:
+    if m <= short + period:
         return chains_of(schedule, p, v, m)
     low, high = (chains_of(schedule, p, v, count) for count in (short, short + period))
     rounds = (m - short) // period
