@@ -207,6 +207,7 @@ def test_catalogs_frameworks_and_rules_are_listed() -> None:
 
 
 def test_plan_writes_the_page_and_the_trace_and_replaces_nothing_unasked(tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the page needs the extra html")
     page, trace = tmp_path / "plan.html", tmp_path / "step.json"
     words = [*SMALL, *PINNED, "--top", "1", "--html", str(page), "--trace", str(trace)]
     result = run(*words, "--json")
