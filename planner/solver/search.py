@@ -1,8 +1,7 @@
 """The search: scan for candidates, price the promising ones exactly, let the master choose and prove.
 
 Best first: candidates wait in order of their bounds, the cheapest is priced, and a plan is the best as soon
-as its
-price is not above the next bound. The master then chooses rank after rank: the best plan, then the
+as its price is not above the next bound. The master then chooses rank after rank: the best plan, then the
 best that is not a variant of those before it.
 """
 
@@ -80,6 +79,7 @@ class Search:
         self._enough = enough
         self._scan = Scan(request)
         self._rounds = Rounds(self._scan, request)
+        self._proven_us = self._rounds.least_us
         self._entries: list[Entry] = []
         self._heap: list[tuple[int, int]] = []
         self._standings = Standings(top, request.prefer_simple)
@@ -114,12 +114,12 @@ class Search:
         best, bound = self._standings.best_us, self._layouts_bound_us()
         stopped = self._stopped or self.was_interrupted
         if stopped:
-            bound = min(bound, self._bound_us())
+            bound = min(bound, self._proven_us)
         met = not stopped and bound >= best * (1 - MET)
         status: Status = "optimal" if plans else "infeasible"
         if not met:
             status = "feasible" if plans else "time-limit"
-        gap = None if not plans else 0.0 if met else gap_pct(best, min(bound, best))
+        gap = None if not plans else 0.0 if met else gap_pct(chosen[0].objective_us, min(bound, best))
         return PlanResult(
             status=status, plans=plans, gap_pct=gap,
             solve_s=time.monotonic() - self._start, num_settings=self._scan.num_settings,
@@ -194,7 +194,7 @@ class Search:
 
     def _price_until_proven(self) -> None:
         """Scan and price until no candidate's bound is below the price at which it would matter."""
-        while self._bound_us() < self._standings.limit_us or self._is_waiting():
+        while self._is_open():
             if time.monotonic() > self._deadline or self._has_enough:
                 self._stopped = True
                 return
@@ -209,6 +209,14 @@ class Search:
             else:
                 self._consider(self._heap[0][1])
                 heapq.heappop(self._heap)
+
+    def _is_open(self) -> bool:
+        """Whether something may still change the ranks.
+
+        Nothing is between places at this moment, so the bound holds wherever the search is interrupted next.
+        """
+        self._proven_us = self._bound_us()
+        return self._proven_us < self._standings.limit_us or self._is_waiting()
 
     def _first_plans(self) -> None:
         """Look for a plan of every rank among settings of low bounds, so that the scan has a limit."""
