@@ -26,7 +26,7 @@ COMMAND = (sys.executable, "-m", "planner", "plan")
 
 
 class Clock:
-    """Time that goes on by a second whenever somebody looks at it: a limit ends a search where it always did."""
+    """Time that goes on by a second at every look: a limit ends a search where it always did."""
 
     def __init__(self) -> None:
         self.looks = 0
