@@ -1,9 +1,8 @@
 """The scan: every setting is bounded, in bulk, and the few that could be among the best are handed on.
 
 Settings grow field by field (work of a layer; degrees and batch; schedule; recompute; sharding). After each
-step a lower bound of the objective drops what cannot beat the limit. A dropped row is safe to drop: its
-bound is
-below the price of every completion, and the limit is the price of a plan already in hand.
+step a lower bound of the objective drops what cannot beat the limit. A dropped row is safe to drop: its bound
+is below the price of every completion, and the limit is the price of a plan already in hand.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from planner.cost.layer_comm import PAIRED_SCHEDULES
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
 from planner.solver.bounds import bound_with_tail, pipeline_bound, with_recompute, with_tail
 from planner.solver.capacity import busiest_recomputing, fits_and_first, fits_widest, holds_one_layer
+from planner.solver.deadline import ensure_time
 from planner.solver.limits import Limits
 from planner.solver.rank_chains import chain_bound, chain_bound_within
 from planner.solver.space import Codes, Join, Rows, Space
@@ -139,9 +140,10 @@ class _Partial:
 class Scan:
     """Bounds over the space of one request, cheapest part first."""
 
-    def __init__(self, request: PlanRequest, space: Space | None = None) -> None:
+    def __init__(self, request: PlanRequest, space: Space | None = None, deadline: float = inf) -> None:
         self.request = request
         self.space = Space.of(request) if space is None else space
+        self._deadline = deadline
         self.num_settings = 0
         """Legal settings that were bounded one by one so far."""
 
@@ -158,7 +160,7 @@ class Scan:
     @cached_property
     def _sorted(self) -> tuple[Rows, Floats]:
         rows = self._completable(self.space.work)
-        bound = leading_seconds(rows, self.request)
+        bound = leading_seconds(rows, self.request, self._deadline)
         order = np.argsort(bound, kind="stable")
         return rows.take(order), bound[order]
 
@@ -188,6 +190,11 @@ class Scan:
 
         With a sample of some fields and a number, only so many settings (before sharding) of the lowest
         bounds, no two of them alike in these fields: a quick look for first plans.
+
+        Raises
+        ------
+        OutOfTime
+            The scan's deadline passed.
         """
         work_rows, work = self._worked(self.work.take(chosen), limits.overall_s)
         rows, source = work_rows, np.arange(len(work_rows))
@@ -206,6 +213,7 @@ class Scan:
         sample: tuple[tuple[str, ...], int] | None,
     ) -> Candidates:
         """``expand`` from some degrees and batches on; ``source`` tells each one's row of ``work``."""
+        ensure_time(self._deadline)
         rows, source = self._join(rows, source, self.space.schedules, ("pipeline_parallel",))
         work = work.take(source)
         partial = _Partial(rows, source, work, pipeline_bound(rows, work).makespan, *self._around(rows))
@@ -213,6 +221,7 @@ class Scan:
         partial = self._recomputing(partial, limits, sample)
         found = []
         for own in self._shared_blocks(partial.rows):
+            ensure_time(self._deadline)
             whole = partial if len(own) == len(partial.rows) else partial.take(own)
             whole = self._sharded(whole, limits, first_only=sample is not None)
             self.num_settings += 0 if sample else len(whole.rows)

@@ -17,6 +17,7 @@ import numpy as np
 
 from planner.rules import broken_rules
 from planner.solver.alike import Index
+from planner.solver.deadline import OutOfTime
 from planner.solver.entry import SHARED, Entry
 from planner.solver.evaluate import evaluate
 from planner.solver.layouts import near_even
@@ -77,9 +78,9 @@ class Search:
         self._workers = workers
         self._on_plan = on_plan
         self._enough = enough
-        self._scan = Scan(request)
+        self._scan = Scan(request, deadline=self._deadline)
         self._rounds = Rounds(self._scan, request)
-        self._proven_us = self._rounds.least_us
+        self._proven_us = 0
         self._entries: list[Entry] = []
         self._heap: list[tuple[int, int]] = []
         self._standings = Standings(top, request.prefer_simple)
@@ -99,6 +100,8 @@ class Search:
             self._refine()
         except KeyboardInterrupt:
             self.was_interrupted = True
+        except OutOfTime:
+            self._stopped = True
         return self._result(self._ranked())
 
     def _ranked(self) -> list[Entry]:
@@ -220,6 +223,7 @@ class Search:
 
     def _first_plans(self) -> None:
         """Look for a plan of every rank among settings of low bounds, so that the scan has a limit."""
+        self._proven_us = self._bound_us()
         rows, kinds = FIRST_ROWS, self._scan.work.key(KINDS)
         leading = np.sort(np.unique(kinds, return_index=True)[1])
         while not (self._standings.are_full or self._has_enough) and time.monotonic() < self._deadline:

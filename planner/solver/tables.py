@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +21,7 @@ from planner.cost.layer_comm import PAIRED_SCHEDULES
 from planner.cost.setting import Settings
 from planner.cost.step import unit_times
 from planner.cost.work import LayerTime
+from planner.solver.deadline import ensure_time
 from planner.solver.space import Codes, Rows
 from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
@@ -183,10 +185,15 @@ def work_times(rows: Rows, request: PlanRequest) -> WorkTimes:
     return WorkTimes(layers, first, last, engine, dict(counts))
 
 
-def leading_seconds(rows: Rows, request: PlanRequest) -> Floats:
+def leading_seconds(rows: Rows, request: PlanRequest, deadline: float = inf) -> Floats:
     """``steady_seconds`` of most of the layers alone: a first bound that is cheap. [s].
 
     The kinds of layer that are priced make up at least ``LEADING`` of the model.
+
+    Raises
+    ------
+    OutOfTime
+        The deadline passed. [s]
     """
     counts, layers = Counter(request.model.layer_kinds), request.model.num_layers
     seconds, priced = np.zeros(len(rows)), 0
@@ -195,6 +202,7 @@ def leading_seconds(rows: Rows, request: PlanRequest) -> Floats:
             break
         priced += count
         for chosen, setting in settings_by_category(rows, schedule=most_hiding(request)):
+            ensure_time(deadline)
             time = layer_time(kind, setting, request)
             total = (time.forward + time.backward_input + time.backward_weight).total
             seconds[chosen] += count * total

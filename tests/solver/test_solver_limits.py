@@ -39,7 +39,8 @@ class Clock:
 
 def test_a_time_limit_gives_the_best_plan_so_far_with_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     request, clock = tiny_moe(), Clock()
-    monkeypatch.setattr("planner.solver.search.time", clock)
+    for module in ("search", "deadline"):
+        monkeypatch.setattr(f"planner.solver.{module}.time", clock)
     best = solve(request, top=1, time_limit_s=1e9, workers=1)
     assert best.status == "optimal"
     looks, statuses = clock.looks, []
