@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from planner.cli.options import problem_options, question, search_options
+from planner.cli.sections import SectionedCommand
 from planner.errors import BadInput
 
 ERRORS = 3
@@ -29,7 +30,11 @@ def assignment(said: str) -> tuple[str, str]:
     return name, value
 
 
-@click.command(name="check", short_help="Check launch files: errors, memory, time, and a better plan.")
+@click.command(
+    cls=SectionedCommand,
+    name="check",
+    short_help="Check launch files: errors, memory, time, and a better plan.",
+)
 @click.argument("files", nargs=-1, required=True)
 @click.option("--format", "style", default="text", metavar="text|json|github", help="How to print findings.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")

@@ -7,9 +7,14 @@ from typing import Any
 import click
 
 from planner.cli.options import json_option, pin_options, problem_options, question, search_options
+from planner.cli.sections import SectionedCommand
 
 
-@click.command(name="compare", short_help="Two plans side by side: ranks, plan files or launch files.")
+@click.command(
+    cls=SectionedCommand,
+    name="compare",
+    short_help="Two plans side by side: ranks, plan files or launch files.",
+)
 @click.argument("first")
 @click.argument("second")
 @problem_options

@@ -8,12 +8,15 @@ from typing import Any
 import click
 
 from planner.cli.options import json_option, pin_options, plan_file_option, problem_options, question
+from planner.cli.sections import SectionedCommand
 
 NOT_RUNNABLE = 3
 
 
 @click.command(
-    name="estimate", short_help="Price one plan: time and memory by cause, legal or not, fits or not."
+    cls=SectionedCommand,
+    name="estimate",
+    short_help="Price one plan: time and memory by cause, legal or not, fits or not.",
 )
 @problem_options
 @pin_options
@@ -21,8 +24,13 @@ NOT_RUNNABLE = 3
 @click.option(
     "--recompute-modules", metavar="LIST", help="What selective recompute covers, such as mlp,layernorm."
 )
-@click.option("--max-bubble", default="0.25", metavar="X|none", help="Bubble over ideal time [0.25].")
-@click.option("--allow-tp-across-nodes", is_flag=True, help="TP may leave the NVLink domain.")
+@click.option(
+    "--max-bubble",
+    default="0.25",
+    metavar="X|none",
+    help="Bubble budget, a fraction of the ideal time [default: 0.25].",
+)
+@click.option("--allow-tp-across-nodes", is_flag=True, help="TP may leave the fast domain (priced there).")
 @click.option("--allow-idle", is_flag=True, help="The plan may use fewer GPUs than the cluster has.")
 @json_option
 def command(as_json: bool, path: str | None, recompute_modules: str | None, **options: Any) -> None:

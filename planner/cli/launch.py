@@ -15,11 +15,16 @@ from planner.cli.options import (
     question,
     search_options,
 )
+from planner.cli.sections import SectionedCommand
 
 
-@click.command(name="launch", short_help="Write the launch files of the best plan, or of another.")
+@click.command(
+    cls=SectionedCommand, name="launch", short_help="Write the launch files of the best plan, or of another."
+)
 @click.option("--out", metavar="DIR", help="Folder to write into; without it the files are printed.")
-@click.option("--rank", default=1, type=click.IntRange(1, 100), help="Which plan of the ranking [1].")
+@click.option(
+    "--rank", default=1, type=click.IntRange(1, 100), metavar="N", help="Plan of the ranking [default: 1]."
+)
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @plan_file_option
 @problem_options

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from planner.catalog.pins import PIN_OPTIONS
+from planner.cli.sections import MACHINE, PINS, PROBLEM, SEARCH, sectioned
+from planner.spec.plan import Precision
+from planner.spec.request import Goal
 
 if TYPE_CHECKING:
     from planner.request import Question
@@ -23,68 +26,94 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
     return value
 
 
+_problem, _machine, _search = (sectioned(name) for name in (PROBLEM, MACHINE, SEARCH))
+
 _PROBLEM = (
-    click.option(
-        "--model", metavar="NAME|FILE", help="Catalog name, size such as 33b, .toml or config.json."
+    _problem(
+        "--model",
+        metavar="NAME|FILE",
+        help="Name (plan-parallel models), size such as 33b, .toml, or a Hugging Face config.json.",
     ),
-    click.option("--hardware", metavar="NAME|FILE", help="Accelerator [default: h100-sxm-80gb]."),
-    click.option("--gpus", metavar="N", help="GPUs of the cluster."),
-    click.option("--gpus-per-node", metavar="N", help="GPUs per node [default: the hardware's usual node]."),
-    click.option("--global-batch", metavar="N|LO:HI", help="Sequences per step, a range, or tokens (4Mtok)."),
-    click.option("--seq-length", metavar="N", help="Tokens per sequence [default: the model's]."),
-    click.option("--precision", metavar="LIST", help="bf16, fp8, ...; a list lets the planner choose."),
-    click.option("--framework", metavar="NAME", help="Whose limits and habits hold [default: megatron]."),
-    click.option("--finetune", metavar="full|lora|qlora", help="What is trained [default: full]."),
-    click.option(
+    _problem(
+        "--hardware",
+        metavar="NAME|FILE",
+        help="Accelerator: name (plan-parallel hardware) or .toml [default: h100-sxm-80gb].",
+    ),
+    _problem("--gpus", metavar="N", help="GPUs of the cluster; needed unless a hardware file says it."),
+    _problem("--gpus-per-node", metavar="N", help="GPUs per node [default: the hardware's usual node]."),
+    _problem(
+        "--global-batch",
+        metavar="N|LO:HI",
+        help="Sequences per step, a range, or tokens (4Mtok) [default: about 4M tokens].",
+    ),
+    _problem("--seq-length", metavar="N", help="Tokens per sequence [default: the model's]."),
+    _problem(
+        "--precision",
+        metavar="LIST",
+        help=f"{', '.join(get_args(Precision))}; a list lets the planner choose [default: bf16, fp16 on V100].",
+    ),
+    _problem(
+        "--framework",
+        metavar="NAME",
+        help="Whose limits and habits hold (plan-parallel frameworks) [default: megatron].",
+    ),
+    _problem("--finetune", metavar="full|lora|qlora", help="What is trained [default: full]."),
+    _problem(
         "--optimizer",
         metavar="NAME",
         help="adam, adam-bf16, adam-8bit, lion, sgd-momentum or sgd [default: the framework's].",
     ),
-    click.option("--loss", metavar="whole|chunked", help="Logits at once [default: the framework's]."),
-    click.option("--hbm", metavar="SIZE", help="Pretend each GPU has this much HBM (80GB, 79.6GiB)."),
-    click.option("--hbm-reserve", metavar="SIZE", help="HBM to keep free on each GPU."),
-    click.option("--domain-gpus", metavar="N", help="GPUs of the fastest tier (NVLink, xGMI, ICI)."),
-    click.option(
-        "--domain-bandwidth", metavar="GB/s", help="Rate of the fastest tier, per GPU and direction."
+    _problem(
+        "--loss", metavar="whole|chunked", help="Logits at once or in parts [default: the framework's]."
     ),
-    click.option("--nic-bandwidth", metavar="GB/s", help="Rate of the network, per GPU and direction."),
-    click.option("--pod-gpus", metavar="N", help="GPUs below one spine connection."),
-    click.option("--oversubscription", metavar="X", help="Oversubscription of the outermost tier."),
+    _machine(
+        "--hbm", metavar="SIZE", help="HBM of each GPU (80GB, 79.6GiB) [default: what its driver reports]."
+    ),
+    _machine("--hbm-reserve", metavar="SIZE", help="HBM to keep free on each GPU [default: 0]."),
+    _machine("--domain-gpus", metavar="N", help="GPUs of the fastest tier (NVLink, xGMI, ICI)."),
+    _machine("--domain-bandwidth", metavar="GB/s", help="Rate of the fastest tier, per GPU and direction."),
+    _machine("--nic-bandwidth", metavar="GB/s", help="Rate of the network, per GPU and direction."),
+    _machine("--pod-gpus", metavar="N", help="GPUs below one spine connection."),
+    _machine("--oversubscription", metavar="X", help="Of the outermost tier; 1 is none."),
 )
 
 _SEARCH = (
-    click.option(
-        "--goal", default="step-time", metavar="GOAL", help="step-time, memory, cost or tokens-per-s."
+    _search(
+        "--goal",
+        default="step-time",
+        metavar="GOAL",
+        help=f"{', '.join(get_args(Goal))} [default: step-time].",
     ),
-    click.option("--step-time", metavar="SECONDS", help="Target: the fewest GPUs that reach it."),
-    click.option(
+    _search("--step-time", metavar="SECONDS", help="Target: the fewest GPUs that reach it."),
+    _search(
         "--max-bubble",
         default="0.25",
         metavar="X|none",
-        help="Bubble budget, a fraction of ideal [default: 0.25].",
+        help="Bubble budget, a fraction of the ideal time [default: 0.25].",
     ),
-    click.option(
-        "--allow-tp-across-nodes", is_flag=True, help="TP may leave the NVLink domain (priced there)."
-    ),
-    click.option("--allow-idle", is_flag=True, help="A plan may use fewer GPUs than the cluster has."),
-    click.option(
-        "--robust", is_flag=True, help="Prefer plans that stay good when the model is a little wrong."
-    ),
-    click.option(
+    _search("--allow-tp-across-nodes", is_flag=True, help="TP may leave the fast domain (priced there)."),
+    _search("--allow-idle", is_flag=True, help="A plan may use fewer GPUs than the cluster has."),
+    _search("--robust", is_flag=True, help="Prefer plans that stay good when the model is a little wrong."),
+    _search(
         "--time-limit",
         default=60.0,
         type=click.FloatRange(min=0.1),
         callback=_finite,
-        help="Seconds to search [60].",
+        metavar="SECONDS",
+        help="Of the search [default: 60].",
     ),
-    click.option("--workers", type=click.IntRange(min=1), help="Solver threads [default: all cores]."),
+    _search(
+        "--workers", type=click.IntRange(min=1), metavar="N", help="Solver threads [default: all cores]."
+    ),
 )
 
 plan_file_option = click.option(
     "--plan", "path", metavar="FILE", help="Plan from a JSON file (--json) or a launch file."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-top_option = click.option("--top", default=5, type=click.IntRange(1, 100), help="Plans to show [5].")
+top_option = click.option(
+    "--top", default=5, type=click.IntRange(1, 100), metavar="N", help="Plans to show [default: 5]."
+)
 
 
 def _apply(function: F, options: tuple[Callable[[F], F], ...]) -> F:
@@ -105,12 +134,13 @@ def search_options(function: F) -> F:
 
 def pin_options(function: F) -> F:
     """One option per plan field; each takes a value, a list 4,8, a range 1:8 or a ban !8."""
+    pinned = sectioned(PINS)
+    function = pinned("--no-recompute", is_flag=True, help="The same as --recompute none.")(function)
     for pin in reversed(PIN_OPTIONS):
-        words = "|".join(pin.choices) if pin.choices else "on|off" if pin.boolean else "N|A,B|LO:HI|!N"
-        function = click.option(pin.option, *pin.aliases, f"pin_{pin.field}", metavar=words, help=pin.help)(
-            function
-        )
-    return click.option("--no-recompute", is_flag=True, help="The same as --recompute none.")(function)
+        words = "|".join(pin.choices) if pin.choices else "on|off" if pin.boolean else "N"
+        names = (pin.option, *pin.aliases, f"pin_{pin.field}")
+        function = pinned(*names, metavar=words, help=pin.help)(function)
+    return function
 
 
 def question(options: dict[str, Any]) -> Question:

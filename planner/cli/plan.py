@@ -16,6 +16,7 @@ from planner.cli.options import (
     search_options,
     top_option,
 )
+from planner.cli.sections import SectionedCommand
 from planner.cli.written import (
     force_option,
     html_option,
@@ -26,7 +27,11 @@ from planner.cli.written import (
 )
 
 
-@click.command(name="plan", short_help="Find, rank and explain the best plans (the default command).")
+@click.command(
+    cls=SectionedCommand,
+    name="plan",
+    short_help="Find, rank and explain the best plans (the default command).",
+)
 @problem_options
 @pin_options
 @search_options

@@ -20,10 +20,17 @@ LARGEST_SEED = 10**9
 
 
 @click.command(name="practice", short_help="Interview practice: computed questions, explained answers.")
-@click.option("--topic", metavar="TOPIC", help="One topic: its name or its section (12.1.2).")
+@click.option("--topic", metavar="TOPIC", help="One topic: its name or section (12.1.2), as --list shows.")
 @click.option("--level", metavar="LEVEL", help="mid, senior or staff.")
-@click.option("--seed", type=click.IntRange(0, LARGEST_SEED), help="Draws order and numbers [default: new].")
-@click.option("--count", type=click.IntRange(1, 500), help=f"Questions [default: {DEFAULT_COUNT}].")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED),
+    metavar="N",
+    help="Draws order and numbers [default: new].",
+)
+@click.option(
+    "--count", type=click.IntRange(1, 500), metavar="N", help=f"Questions [default: {DEFAULT_COUNT}]."
+)
 @click.option("--id", "ident", metavar="ID", help="One question: 12.1.1/2, zero-state:7, zero-state:7+1.")
 @click.option("--answer", "given", metavar="TEXT", help="Grade this answer to --id; exit code 1 when wrong.")
 @click.option("--list", "show_list", is_flag=True, help="List all questions and kinds.")

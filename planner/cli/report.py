@@ -9,10 +9,13 @@ from typing import Any
 import click
 
 from planner.cli.options import pin_options, problem_options, question, search_options, top_option
+from planner.cli.sections import SectionedCommand
 from planner.cli.written import force_option, refuse_existing, trace_option, write_answer
 
 
-@click.command(name="report", short_help="Write the whole answer as one offline HTML page.")
+@click.command(
+    cls=SectionedCommand, name="report", short_help="Write the whole answer as one offline HTML page."
+)
 @problem_options
 @pin_options
 @search_options

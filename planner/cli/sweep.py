@@ -9,25 +9,37 @@ from typing import Any
 import click
 
 from planner.cli.options import json_option, pin_options, problem_options, search_options
+from planner.cli.sections import SectionedCommand
 
 MOST = 1e30
 """No figure of a run is near it, and none that follows from it is infinite."""
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command(name="sweep", short_help="Scaling curve, days and dollars over cluster sizes.")
+@click.command(
+    cls=SectionedCommand, name="sweep", short_help="Scaling curve, days and dollars over cluster sizes."
+)
 @problem_options
 @pin_options
 @search_options
 @click.option("--tokens", metavar="15T", help="Tokens of the whole run, for days and dollars.")
-@click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="Per GPU-hour [hardware file].")
-@click.option("--mtbf", metavar="TIME", help="Mean time between failures of one GPU [Llama 3: 50.7 kh].")
-@click.option("--restart", metavar="TIME", help="From a failure to the next step [10 min].")
-@click.option("--storage", metavar="GB/s", help="Rate at which a checkpoint is written [2000].")
+@click.option(
+    "--price",
+    type=click.FloatRange(min=0),
+    metavar="USD",
+    help="Per GPU-hour [default: the hardware file's].",
+)
+@click.option(
+    "--mtbf", metavar="TIME", help="Mean time between failures of one GPU [default: 50.7 kh, Llama 3's]."
+)
+@click.option("--restart", metavar="TIME", help="From a failure to the next step [default: 10 min].")
+@click.option("--storage", metavar="GB/s", help="Rate at which a checkpoint is written [default: 2000].")
 @click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Write every figure as CSV.")
 @click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Write the scaling curves as a page.")
 @click.option("--state", type=_FILE, metavar="FILE", help="Remember answers here; a rerun goes on from it.")
-@click.option("--processes", type=click.IntRange(min=1), help="Worker processes [one per core].")
+@click.option(
+    "--processes", type=click.IntRange(min=1), metavar="N", help="Worker processes [default: one per core]."
+)
 @click.option("--cluster", metavar="ADDRESS", help="A Dask scheduler to spread the questions over.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @json_option

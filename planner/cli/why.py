@@ -14,13 +14,18 @@ from planner.cli.options import (
     question,
     search_options,
 )
+from planner.cli.sections import SectionedCommand
 from planner.cli.written import print_answer
 
 RANKED = 5
 """Plans of the ranking that the search around them need not look for again."""
 
 
-@click.command(name="why", short_help="Why every setting of the best plan is what it is, re-solved.")
+@click.command(
+    cls=SectionedCommand,
+    name="why",
+    short_help="Why every setting of the best plan is what it is, re-solved.",
+)
 @problem_options
 @pin_options
 @search_options

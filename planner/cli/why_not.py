@@ -15,12 +15,15 @@ from planner.cli.options import (
     question,
     search_options,
 )
+from planner.cli.sections import SectionedCommand
 
 REFUSED = 3
 
 
 @click.command(
-    name="why-not", short_help="Why not this choice: the rule it breaks, or what it loses and where."
+    cls=SectionedCommand,
+    name="why-not",
+    short_help="Why not this choice: the rule it breaks, or what it loses and where.",
 )
 @problem_options
 @pin_options

@@ -308,3 +308,19 @@ def test_check_searches_a_better_plan_for_a_megatron_script(tmp_path: Path) -> N
     assert result.exit_code == 0, result.output
     assert "better-plan" in result.output
     assert "better  " in result.output
+
+
+def test_the_options_of_a_help_page_stand_under_headings_in_the_order_of_use() -> None:
+    text = run("plan", "--help").output
+    heads = ["The problem:", "The machine, without a file:", "Pins: ", "The search:", "Options:"]
+    places = [text.index(f"\n{head}") for head in heads]
+    assert places == sorted(places)
+    options = ["--model", "--hbm ", "--tp,", "--goal", "--json"]
+    for option, start, end in zip(options, places, [*places[1:], len(text)], strict=True):
+        assert start < text.index(f"  {option}") < end, option
+
+
+def test_a_help_page_leaves_out_headings_without_options() -> None:
+    text = run("check", "--help").output
+    assert "The problem:" in text
+    assert "Pins: " not in text
