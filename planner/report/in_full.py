@@ -54,11 +54,22 @@ def _ranks_words(ranks: Sequence[int]) -> str:
 
 def _layers_words(plan: Plan) -> str:
     """Layers of every pipeline rank, equal neighbours together, and of its chunks: ``20 layers a rank``."""
-    runs = [(layers, len(list(run))) for layers, run in groupby(stage.layers for stage in plan.stages)]
-    listed = ", ".join(f"{count} x {layers}" if count > 1 else f"{layers}" for layers, count in runs)
-    words = f"layers by rank {listed}" if len(runs) > 1 else f"{runs[0][0]} layers a rank"
+    words = _runs_words([stage.layers for stage in plan.stages])
     if plan.virtual_stages == 1:
         return words
     chunks = [layers for stage in plan.stages for layers in stage.chunk_layers]
     low, high = min(chunks), max(chunks)
     return f"{words} in chunks of {low if low == high else f'{low} to {high}'}"
+
+
+def _runs_words(layers: Sequence[int]) -> str:
+    """Layers by rank: ``7 layers on rank 0, 8 on ranks 1 to 14, 7 on rank 15``."""
+    if len(set(layers)) == 1:
+        return f"{layers[0]} layers a rank"
+    parts, first = [], 0
+    for count, run in groupby(layers):
+        last = first + len(list(run)) - 1
+        where = f"rank {first}" if first == last else f"ranks {first} to {last}"
+        parts.append(f"{count} on {where}")
+        first = last + 1
+    return ", ".join(parts).replace(" on ", " layer on " if layers[0] == 1 else " layers on ", 1)

@@ -16,7 +16,8 @@ def staged(*ranks: tuple[int, ...], **more: object) -> Plan:
 
 def test_layers_are_counted_in_runs(tiny_dense: PlanRequest) -> None:
     assert full_words(staged((4,), (4,)), tiny_dense).endswith("4 layers a rank")
-    assert full_words(staged((4,), (5,), (5,), (2,)), tiny_dense).endswith("layers by rank 4, 2 x 5, 2")
+    uneven = full_words(staged((4,), (5,), (5,), (2,)), tiny_dense)
+    assert uneven.endswith("1f1b, 4 layers on rank 0, 5 on ranks 1 to 2, 2 on rank 3")
     assert full_words(staged((2, 2), (3, 1)), tiny_dense).endswith("4 layers a rank in chunks of 1 to 3")
     assert full_words(staged((2, 2), (2, 2)), tiny_dense).endswith("4 layers a rank in chunks of 2")
 
