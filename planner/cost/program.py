@@ -56,7 +56,7 @@ def _build_short(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, i
     return _build(schedule, p, v, m, ticks)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=6)
 def _build_long(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, int]) -> Program:
     return _build(schedule, p, v, m, ticks)
 
