@@ -19,6 +19,14 @@ MOMENTS_BYTES = {
 Two fp32 moments (Adam), two of 16 bits (precision-aware Adam, DeepSeek-V3), two quantised ones
 (bitsandbytes), one fp32 moment (Lion, momentum), none.
 """
+PURE_MOMENTS_BYTES = {
+    f"pure-{name}": moments if name == "adam-8bit" else moments / 2
+    for name, moments in MOMENTS_BYTES.items()
+    if name not in ("adamw", "adam-bf16")
+}
+"""The same without a master copy: weights loaded in bf16 and trained as they are (torchtune's ``dtype``,
+LLaMA-Factory's ``pure_bf16``). Gradients, and the moments of torch.optim, are in the format of the weights.
+[byte per parameter]"""
 LOSSES = ("whole", "chunked")
 FINE_TUNING = ("full", "lora", "qlora")
 QUANTISED_BYTES = 0.52
@@ -33,13 +41,28 @@ def with_optimizer(framework: FrameworkProfile, name: str) -> FrameworkProfile:
     BadInput
         The optimizer is unknown.
     """
-    moments = MOMENTS_BYTES[_known(name, tuple(MOMENTS_BYTES), "--optimizer")]
+    word = _known(name, (*MOMENTS_BYTES, *PURE_MOMENTS_BYTES), "--optimizer")
     habits, fp16 = framework.memory, framework.memory.fp16_optimizer_bytes
+    if word in PURE_MOMENTS_BYTES:
+        return framework.model_copy(update={"memory": habits.model_copy(update=_pure(word))})
+    moments = MOMENTS_BYTES[word]
     changes = {
         "optimizer_bytes": MASTER_BYTES + moments,
         "fp16_optimizer_bytes": None if fp16 is None else fp16 - MOMENTS_BYTES["adam"] + moments,
     }
     return framework.model_copy(update={"memory": habits.model_copy(update=changes)})
+
+
+def _pure(name: str) -> dict[str, float | bool | None]:
+    """Memory habits of weights trained in 16 bits without a master copy."""
+    return {
+        "optimizer_bytes": PURE_MOMENTS_BYTES[name],
+        "fp16_optimizer_bytes": None,
+        "fp16_gradient_bytes": None,
+        "gradient_bytes": 2.0,
+        "reduced_gradient_bytes": 2.0,
+        "sharded_weights_are_master": False,
+    }
 
 
 def with_loss(framework: FrameworkProfile, name: str) -> FrameworkProfile:

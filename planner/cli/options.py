@@ -61,7 +61,7 @@ _PROBLEM = (
     _problem(
         "--optimizer",
         metavar="NAME",
-        help="adam, adam-bf16, adam-8bit, lion, sgd-momentum or sgd [default: the framework's].",
+        help="adam, adam-bf16, adam-8bit, lion, sgd-momentum, sgd; pure-adam, ...: no master copy.",
     ),
     _problem(
         "--loss", metavar="whole|chunked", help="Logits at once or in parts [default: the framework's]."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from planner.errors import BadInput
+from planner.frameworks.dialects import DIALECTS, dialect_of
 
 _SIGNS: tuple[tuple[str, str], ...] = (
     ("megatron-bridge", r"megatron\.bridge|\.(tensor|pipeline|context)(_model)?_parallel_size\s*=(?!=)"),
@@ -24,7 +25,7 @@ _SIGNS: tuple[tuple[str, str], ...] = (
 
 
 def detect(source: str, path: str, strict: bool = True) -> str | None:
-    """Return the framework whose file this is.
+    """Return the framework whose file this is, or the trainer around one (a dialect).
 
     Parameters
     ----------
@@ -37,10 +38,13 @@ def detect(source: str, path: str, strict: bool = True) -> str | None:
         Nothing matches (``strict`` only).
     """
     if not path.endswith((".md", ".csv")):
+        dialect = dialect_of(source)
+        if dialect is not None:
+            return dialect
         for framework, pattern in _SIGNS:
             if re.search(pattern, source, re.MULTILINE):
                 return framework
     if strict:
-        names = ", ".join(framework for framework, _ in _SIGNS)
+        names = ", ".join(dict.fromkeys([name for name, *_ in (*_SIGNS, *DIALECTS)]))
         raise BadInput(f"{path}: not recognised as a launch file of {names}; name it with --framework")
     return None

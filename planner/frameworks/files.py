@@ -15,6 +15,7 @@ from types import ModuleType
 
 from planner.errors import BadInput, did_you_mean
 from planner.frameworks.detect import detect
+from planner.frameworks.dialects import reader
 from planner.frameworks.launch import LaunchFile, merge, stages_of
 from planner.frameworks.shell import read_script
 from planner.spec.plan import DEFAULT_ORDER, Plan
@@ -40,6 +41,9 @@ WRITTEN_AS = {
     "megatron-deepspeed": "deepspeed",
 }
 """Profiles without files of their own, and whose files start the same run."""
+
+READ_AS = {"automodel": "torchtitan", "llm-foundry": "accelerate", "paddle": "megatron"}
+"""Profiles whose files a dialect reads, and whose settings make a plan in the same way."""
 
 NOT_SHELL = frozenset({".json", ".toml", ".yaml", ".yml", ".py", ".gin", ".cfg"})
 """Endings of files in which a shell sets no variables."""
@@ -82,7 +86,8 @@ def read_text(source: str, path: str = "<text>", framework: str | None = None) -
         The format is not recognised, or the file does not parse.
     """
     name = framework or detect(source, path) or ""
-    launch: LaunchFile = _module(name, "read").read(source, path)
+    read = reader(name) or _module(name, "read").read
+    launch: LaunchFile = read(source, path)
     return launch if launch.paths else replace(launch, paths=(path,))
 
 
@@ -111,7 +116,7 @@ def read_files(
     if not launches:
         raise BadInput(f"no settings of a known framework in {', '.join(sources)}")
     names = sorted({launch.framework for launch in launches})
-    if names == ["deepspeed", "megatron-deepspeed"]:  # a JSON beside the flags
+    if names in (["deepspeed", "megatron-deepspeed"], ["accelerate", "deepspeed"]):  # a JSON beside the flags
         names = ["deepspeed"]
         launches = [replace(launch, framework="deepspeed") for launch in launches]
     if len(names) > 1:
@@ -157,7 +162,8 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     BadInput
         The settings contradict each other (degrees against GPUs, batch or layers).
     """
-    plan: Plan = _module(launch.framework, "read").to_plan(launch, request)
+    name = READ_AS.get(launch.framework, launch.framework)
+    plan: Plan = _module(name, "read").to_plan(launch, request)
     if plan.pipeline_parallel == 1 or plan.data_parallel == 1:  # both orders number alike
         plan = plan.model_copy(update={"rank_order": DEFAULT_ORDER})
     if plan.context_parallel > 1:

@@ -23,6 +23,17 @@ def test_the_state_is_master_gradient_and_moments(name: str) -> None:
     assert state == approx((8 + MOMENTS_BYTES[name]) * PARAMETERS)
 
 
+@pytest.mark.parametrize(
+    ("name", "bytes_per_parameter"), [("pure-adam", 8.0), ("pure-adam-8bit", 6.0), ("pure-sgd", 4.0)]
+)
+def test_without_a_master_copy_all_state_is_of_16_bits(name: str, bytes_per_parameter: float) -> None:
+    # 2 + 2 of weights and gradients, and two moments of 2 bytes, two of one, or none.
+    for framework in ("pytorch", "deepspeed"):
+        (stage,) = estimate(**{**ONE_GPU, "framework": framework}, optimizer=name).stages
+        state = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+        assert state == approx(bytes_per_parameter * PARAMETERS)
+
+
 def test_half_precision_state_changes_by_the_moments_alone() -> None:
     megatron = load_framework("megatron")  # fp16: 16 bytes, of which 8 are moments
     assert with_optimizer(megatron, "lion").memory.fp16_optimizer_bytes == 12

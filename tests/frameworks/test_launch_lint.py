@@ -198,7 +198,7 @@ def test_the_launcher_tells_the_gpus(launcher: str, gpus: int | None) -> None:
     assert gpus_of(read_text(SCRIPT.replace("torchrun", launcher), "run.sh")) == gpus
 
 
-@pytest.mark.parametrize(("accumulation", "batch"), [("", 16), ("gradient_accumulation_steps: 8", None)])
+@pytest.mark.parametrize(("accumulation", "batch"), [("", 16), ("gradient_accumulation_steps: 8", 128)])
 def test_accelerate_accumulates_only_when_told(accumulation: str, batch: int | None) -> None:
     source = f"distributed_type: FSDP\nnum_processes: 16\n{accumulation}\n"
     launch = read_text(source, "config.yaml", "accelerate")

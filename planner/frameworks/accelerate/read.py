@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planner.errors import BadInput
 from planner.frameworks.accelerate.write import PRECISIONS, ROTATIONS
+from planner.frameworks.deepspeed.read import batch_number
 from planner.frameworks.launch import (
     Found,
     Key,
@@ -17,6 +18,7 @@ from planner.frameworks.launch import (
     one_of,
     positive,
     text,
+    whole,
     yes,
 )
 from planner.frameworks.launcher_keys import LAUNCHER_KEYS, TRAINER_FLAGS
@@ -50,6 +52,45 @@ KEYS: dict[str, Key] = {
     "fp16": Key("fp16", yes),
 }
 
+_D, _M = "deepspeed_config.", "megatron_lm_config.megatron_lm_"
+
+
+def _is_bf16(value: object) -> bool:
+    return str(value) == "bf16"
+
+
+def _full_when(value: object) -> str | None:
+    return "selective" if yes(value) else None
+
+
+ENGINES: dict[str, tuple[str, dict[str, Key]]] = {
+    "DEEPSPEED": (
+        "deepspeed",
+        {
+            "num_processes": KEYS["num_processes"],
+            "mixed_precision": Key("bf16", _is_bf16),
+            _D + "deepspeed_config_file": Key("config_path", text),
+            _D + "zero_stage": Key("zero_stage", whole),
+            _D + "gradient_accumulation_steps": Key("num_microbatches", batch_number),
+            _D + "offload_optimizer_device": Key("offload", text),
+        },
+    ),
+    "MEGATRON_LM": (
+        "megatron",
+        {
+            "num_processes": KEYS["num_processes"],
+            "mixed_precision": Key("bf16", _is_bf16),
+            _M + "tp_degree": Key("tensor_parallel", positive),
+            _M + "pp_degree": Key("pipeline_parallel", positive),
+            _M + "num_micro_batches": Key("num_microbatches", positive),
+            _M + "sequence_parallelism": Key("sequence_parallel", yes),
+            _M + "use_distributed_optimizer": Key("distributed_optimizer", yes),
+            _M + "recompute_activations": Key("recompute_granularity", _full_when),
+        },
+    ),
+}
+"""Engines other than Accelerate's own that its file can start: the framework that runs, and its settings."""
+
 TOP_LEVEL = frozenset(
     {
         "compute_environment", "debug", "distributed_type", "mixed_precision", "use_cpu", "num_processes",
@@ -61,6 +102,9 @@ TOP_LEVEL = frozenset(
     }
 )  # fmt: skip
 """Keys that Accelerate's file may have; it raises on any other."""
+
+REST = -1
+"""A replicate degree of all GPUs that the other degrees leave."""
 
 DEPRECATED = {
     _F + "sharding_strategy": "fsdp_reshard_after_forward (FSDP2)",
@@ -78,6 +122,10 @@ def read(source: str, path: str) -> LaunchFile:
         return collect("accelerate", _flags(source, path), KEYS | trainer | LAUNCHER_KEYS, lambda key: True)
     is_json = source.lstrip().startswith("{")
     found = json_settings(source, path) if is_json else yaml_settings(source, path)
+    engine = next((str(entry.value).upper() for entry in found if entry.key == "distributed_type"), "")
+    if engine in ENGINES:
+        framework, keys = ENGINES[engine]
+        return collect(framework, found, keys, lambda key: key.split(".")[0] in TOP_LEVEL)
     old_is_right = any(entry.key == _F + "version" and str(entry.value) == "1" for entry in found)
     deprecated = {} if old_is_right else DEPRECATED
     return collect("accelerate", found, KEYS, lambda key: key.split(".")[0] in TOP_LEVEL, deprecated)
@@ -111,6 +159,8 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         launch.get("distributed_type", "FSDP" if "shard_degree" in launch.fields else "MULTI_GPU") == "FSDP"
     )
     rep = launch.get("replicate_degree", 1)
+    if rep == REST:
+        rep = max(1, num_gpus // (launch.get("shard_degree", 1) * t * c))
     if num_gpus % (rep * t * c):
         raise BadInput(f"{num_gpus} processes are not a multiple of dp_replicate x tp x cp = {rep * t * c}")
     shard = launch.get("shard_degree", num_gpus // (rep * t * c)) if sharded else num_gpus // (rep * t * c)

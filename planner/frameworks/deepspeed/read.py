@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ def zero_stage(value: Any) -> int:
     return stage
 
 
+def config_path(value: Any) -> str | None:
+    """Read the path of a JSON; a flag without one only switches DeepSpeed on."""
+    return None if isinstance(value, bool) else str(value)
+
+
 KEYS: dict[str, Key] = {
     "train_batch_size": Key("global_batch", batch_number),
     "train_micro_batch_size_per_gpu": Key("micro_batch", batch_number),
@@ -66,6 +72,7 @@ KEYS: dict[str, Key] = {
     "expert_parallel.expert_tensor_parallel_size": Key("expert_tensor_parallel", positive),
     "activation_checkpointing.number_checkpoints": Key("checkpoints", positive),
     "gradient_checkpointing": Key("checkpointing", yes),
+    "deepspeed": Key("config_path", config_path),
 }
 
 FLAGS: dict[str, Key] = {
@@ -84,6 +91,14 @@ FLAGS: dict[str, Key] = {
     "--ffn-hidden-size": Key("model.ffn_hidden_size", positive),
     "--num-attention-heads": Key("model.num_heads", positive),
     "--num-key-value-heads": Key("model.num_kv_heads", positive),
+    "--num_processes": Key("num_gpus", positive),
+    "--mixed_precision": Key("bf16", lambda value: str(value) == "bf16"),
+    "--zero_stage": Key("zero_stage", zero_stage),
+    "--offload_optimizer_device": Key("offload", text),
+    **{
+        name: Key("config_path", config_path)
+        for name in ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--deepspeed_config_file")
+    },
 }
 
 
@@ -131,8 +146,9 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     """
     t, c, p = (launch.get(name, 1) for name in ("tensor_parallel", "context_parallel", "pipeline_parallel"))
     d, b, m = _batch(launch, request, t * c * p)
-    zero = launch.get("zero_stage", 0)
-    checkpointed = launch.get("checkpointing", False) or "checkpoints" in launch.fields
+    zero, offload = _sharding(launch)
+    checkpointed = any(launch.get(name, False) for name in ("checkpointing", "checkpointing_by_trainer"))
+    checkpointed = checkpointed or "checkpoints" in launch.fields
     recompute = "full" if checkpointed or launch.get("checkpoint_interval", 0) else "none"
     plan = make_plan(
         tensor_parallel=t,
@@ -150,10 +166,22 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         micro_batch=b,
         num_microbatches=m,
         recompute=recompute,
-        offload="optimizer" if launch.get("offload", "none") in {"cpu", "nvme"} else "none",
+        offload="optimizer" if offload in {"cpu", "nvme"} else "none",
         precision=_precision(launch),
     )
     return plan.model_copy(update={"stages": even_stages(request.model, plan)})
+
+
+def _sharding(launch: LaunchFile) -> tuple[int, str]:
+    """ZeRO stage and where the optimizer lives; a JSON that is not there says it by its name (``ds_z3``)."""
+    path, offload = launch.get("config_path"), launch.get("offload", "none")
+    is_read = path is None or Path(path).name in {Path(name).name for name in launch.paths}
+    if "zero_stage" in launch.fields or is_read:
+        return launch.get("zero_stage", 0), offload
+    stage = re.search(r"(?:z|zero|stage)[-_]?([0-3])(?![0-9])", Path(path).name.lower())
+    if stage is None:
+        raise BadInput(f"the settings stand in {path}: name it together with the script")
+    return int(stage.group(1)), "cpu" if "offload" in path else offload
 
 
 def _precision(launch: LaunchFile) -> str:

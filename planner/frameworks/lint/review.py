@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from planner.catalog import load_model
+from planner.catalog.training import with_fine_tuning, with_loss, with_optimizer
 from planner.errors import BadInput, PlannerError
 from planner.frameworks.files import to_plan, write
 from planner.frameworks.launch import LaunchFile, make_plan
@@ -128,29 +129,33 @@ def gpus_of(launch: LaunchFile) -> int | None:
     return said
 
 
-ACCUMULATES_WHEN_TOLD = frozenset({"accelerate", "deepspeed"})
+ACCUMULATES_WHEN_TOLD = frozenset({"accelerate", "deepspeed", "megatron-deepspeed", "llm-foundry"})
 """Frameworks whose configuration means one micro-batch a step unless it names more."""
-SAYS_MICRO_BATCH = frozenset({"deepspeed"})
+SAYS_MICRO_BATCH = frozenset({"deepspeed", "megatron-deepspeed", "llm-foundry"})
 """Of those, the ones whose own file says the micro-batch; where it does not, the batch stays open."""
 
 
 def batch_of(launch: LaunchFile, num_gpus: int | None) -> int | None:
-    """Return the sequences of a step that files imply by naming no accumulation, None where they do not."""
-    is_said = {"global_batch", "num_microbatches"} & set(launch.fields)
-    if num_gpus is None or is_said or launch.framework not in ACCUMULATES_WHEN_TOLD:
+    """Return the sequences of a step by micro-batch and accumulation, None where files say neither.
+
+    One sequence makes a micro-batch where only accumulation is said.
+    """
+    said = set(launch.fields)
+    if num_gpus is None or "global_batch" in said or launch.framework not in ACCUMULATES_WHEN_TOLD:
         return None
-    if launch.framework in SAYS_MICRO_BATCH and "micro_batch" not in launch.fields:
+    if launch.framework in SAYS_MICRO_BATCH and not {"micro_batch", "num_microbatches"} & said:
         return None
     ranks = int(
         launch.get("tensor_parallel", 1)
         * launch.get("context_parallel", 1)
         * launch.get("pipeline_parallel", 1)
     )
-    return max(num_gpus // ranks, 1) * int(launch.get("micro_batch", 1))
+    steps = int(launch.get("num_microbatches", 1))
+    return max(num_gpus // ranks, 1) * int(launch.get("micro_batch", 1)) * steps
 
 
 def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:
-    """Return the request with the file's own batch, sequence length and number format."""
+    """Return the request with the file's own batch, sequence length, optimizer, loss and adapters."""
     workload = request.workload.model_copy(
         update={
             "global_batch": launch.get("global_batch", request.workload.global_batch),
@@ -160,7 +165,14 @@ def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:
             "seq_length": launch.get("seq_length", request.workload.seq_length),
         }
     )
-    return request.model_copy(update={"workload": workload})
+    framework = request.framework
+    if "finetune" in launch.fields:
+        workload = with_fine_tuning(workload, launch.get("finetune"))
+    if "optimizer" in launch.fields:
+        framework = with_optimizer(framework, launch.get("optimizer"))
+    if "loss" in launch.fields:
+        framework = with_loss(framework, launch.get("loss"))
+    return request.model_copy(update={"workload": workload, "framework": framework})
 
 
 def lint(launch: LaunchFile, request: PlanRequest) -> list[Finding]:
@@ -288,6 +300,8 @@ def _broken(launch: LaunchFile, estimate: Estimate) -> Iterator[Finding]:
 def _degrees(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:
     """What rules say about the degrees alone, for settings that make no complete plan."""
     said = {name: launch.get(name) for name in DEGREES if name in launch.fields}
+    if said.get("tensor_parallel", 1) == 1:
+        said.pop("sequence_parallel", None)  # every framework leaves it off then
     for violation in check(make_plan(**said), request):
         if violation.rule not in OWN_WORDS and set(SCOPES.get(violation.rule, ("",))) <= DEGREES:
             yield _violation(launch, violation)

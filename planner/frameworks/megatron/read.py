@@ -224,7 +224,9 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         shard_group_size=group,
         sequence_parallel=launch.get("sequence_parallel", False) and t > 1,
         micro_batch=b,
-        num_microbatches=microbatches(launch.get("global_batch", b * d), d, b),
+        num_microbatches=launch.get(
+            "num_microbatches", microbatches(launch.get("global_batch", b * d), d, b)
+        ),
         recompute=_recompute(launch),
         recompute_modules=_modules(launch, request),
         offload="optimizer" if launch.get("optimizer_offload", False) else "none",
@@ -241,7 +243,10 @@ def _sharding(launch: LaunchFile, replica_ranks: int) -> tuple[int, int]:
         zero = 2 if launch.get("keeps_weights", False) else 3
     else:
         zero = int(launch.get("distributed_optimizer", False))
+    zero = launch.get("zero_stage", zero)
     instances = launch.get("instances", 1)
+    if "shard_degree" in launch.fields:
+        return zero, launch.get("shard_degree") if zero else 1
     if replica_ranks % instances:
         raise BadInput(
             f"{replica_ranks} data x context replicas are not a multiple of "

@@ -1,0 +1,57 @@
+"""Read NeMo AutoModel's YAML.
+
+Names and defaults: NVIDIA-NeMo/Automodel components/distributed (``tp_size``, ``pp_size``, ``cp_size``,
+``ep_size``, ``pipeline``) and its recipes' ``step_scheduler``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.frameworks.dialects.common import checkpoint, gathered
+from planner.frameworks.launch import Key, LaunchFile, positive, yes
+from planner.frameworks.text_formats import yaml_settings
+from planner.frameworks.torchtitan.read import SCHEDULE_NAMES, mapped
+
+_D = "distributed."
+
+
+def _size(value: Any) -> int | None:
+    """A degree; ``none`` leaves it to the trainer."""
+    return None if str(value).lower() in {"none", "-1"} else positive(value)
+
+
+def _recompute(value: Any) -> str:
+    return "full" if yes(value) else "none"
+
+
+def _loss(value: Any) -> str | None:
+    return "chunked" if any(word in str(value) for word in ("Linear", "Chunked")) else None
+
+
+KEYS: dict[str, Key] = {
+    "model.pretrained_model_name_or_path": Key("named_model", checkpoint),
+    "step_scheduler.global_batch_size": Key("global_batch", positive),
+    "step_scheduler.local_batch_size": Key("local_batch", positive),
+    "packed_sequence.packed_sequence_size": Key("seq_length", _size),
+    "dataset.seq_length": Key("seq_length", _size),
+    "dataset.seq_len": Key("seq_length", _size),
+    "loss_fn._target_": Key("loss", _loss),
+    "peft._target_": Key("finetune", lambda value: "lora"),
+    _D + "tp_size": Key("tensor_parallel", _size),
+    _D + "cp_size": Key("context_parallel", _size),
+    _D + "pp_size": Key("pipeline_parallel", _size),
+    _D + "ep_size": Key("expert_parallel", _size),
+    _D + "dp_replicate_size": Key("replicate_degree", _size),
+    _D + "sequence_parallel": Key("sequence_parallel", yes),
+    _D + "activation_checkpointing": Key("recompute", _recompute),
+    _D + "pipeline.pp_schedule": Key("schedule", mapped(SCHEDULE_NAMES)),
+    _D + "pipeline.pp_microbatch_size": Key("pipeline_microbatch", positive),
+    _D + "pipeline.layers_per_stage": Key("layers_per_stage", _size),
+}
+
+
+def read(source: str, path: str) -> LaunchFile:
+    """Read a recipe's YAML."""
+    defaults = {"recompute": "none", "sequence_parallel": False, "local_batch": 1}
+    return gathered("automodel", yaml_settings(source, path), KEYS, path, defaults)

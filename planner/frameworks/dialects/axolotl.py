@@ -1,0 +1,64 @@
+"""Read axolotl's YAML.
+
+Names: axolotl src/axolotl/utils/schemas (``micro_batch_size``, ``sequence_len``, ``dp_shard_size``,
+``tensor_parallel_size``, ``context_parallel_size``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.frameworks.accelerate.read import REST
+from planner.frameworks.dialects.common import (
+    adapter,
+    checkpoint,
+    chunked,
+    gathered,
+    half,
+    optimizer,
+    value_of,
+)
+from planner.frameworks.launch import Key, LaunchFile, positive, text, yes
+from planner.frameworks.text_formats import yaml_settings
+
+
+def _remat(value: Any) -> bool:
+    return str(value).lower() not in {"false", "none", ""}
+
+
+KEYS: dict[str, Key] = {
+    "base_model": Key("named_model", checkpoint),
+    "sequence_len": Key("seq_length", positive),
+    "micro_batch_size": Key("micro_batch", positive),
+    "gradient_accumulation_steps": Key("num_microbatches", positive),
+    "gradient_checkpointing": Key("checkpointing", _remat),
+    "adapter": Key("finetune", adapter),
+    "optimizer": Key("optimizer", optimizer),
+    "liger_fused_linear_cross_entropy": Key("loss", chunked),
+    "cut_cross_entropy": Key("loss", chunked),
+    "bf16": Key("bf16", half),
+    "fp16": Key("fp16", half),
+    "deepspeed": Key("config_path", text),
+    "dp_shard_size": Key("shard_degree", positive),
+    "dp_replicate_size": Key("replicate_degree", positive),
+    "tensor_parallel_size": Key("tensor_parallel", positive),
+    "context_parallel_size": Key("context_parallel", positive),
+    "sequence_parallel_degree": Key("context_parallel", positive),
+    "fsdp_config.reshard_after_forward": Key("reshard", yes),
+    "fsdp_config.fsdp_sharding_strategy": Key("sharding", text),
+    "fsdp_config.activation_checkpointing": Key("checkpointing_by_trainer", yes),
+}
+
+
+def read(source: str, path: str) -> LaunchFile:
+    """Read a configuration; DeepSpeed runs where one is named, else FSDP or plain replicas."""
+    found = yaml_settings(source, path)
+    defaults: dict[str, Any] = {"bf16": True} if str(value_of(found, "bf16", "auto")) == "auto" else {}
+    if value_of(found, "deepspeed"):
+        return gathered("deepspeed", found, KEYS, path, defaults)
+    shards = any(entry.key.startswith(("fsdp", "dp_shard_size")) and entry.value for entry in found)
+    if shards:
+        defaults["distributed_type"] = "FSDP"
+    if value_of(found, "dp_shard_size"):  # what is left are replicas (loaders/model.py)
+        defaults["replicate_degree"] = REST
+    return gathered("accelerate", found, KEYS, path, defaults)

@@ -1,0 +1,134 @@
+"""What the dialects share: flags by plain names, defaults that files leave out, names of checkpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from planner.frameworks.launch import Found, Key, LaunchFile, collect, positive, text, yes
+from planner.frameworks.launcher_keys import LAUNCHER_KEYS
+from planner.frameworks.shell import read_flags, read_script
+
+_DECORATION = re.compile(r"[-_](mcore|torch[-_]dist|bnb[-_]4bit|hf|chat|thinking|\d{4})$", re.IGNORECASE)
+
+
+def checkpoint(value: Any) -> str:
+    """Read the name or path of a checkpoint: without what conversions and variants append to the model's."""
+    name = str(value).rstrip("/")
+    while _DECORATION.search(name):
+        name = _DECORATION.sub("", name)
+    return name
+
+
+def adapter(value: Any) -> str | None:
+    """Read what is trained: ``full``, ``lora`` or ``qlora``; None for other kinds."""
+    word = str(value).strip().lower()
+    return word if word in {"full", "lora", "qlora"} else "full" if word in {"none", "", "freeze"} else None
+
+
+def optimizer(value: Any) -> str | None:
+    """Read an optimizer's name: those of ``--optimizer`` that differ from Adam in fp32; else None."""
+    word = str(value).lower()
+    if re.search(r"8[-_]?bit|adamw8", word):
+        return "adam-8bit"
+    return next((known for known in ("lion", "sgd") if known in word), None)
+
+
+def chunked(value: Any) -> str | None:
+    """Read a switch of a loss fused with the head (Liger, cut cross-entropy)."""
+    return "chunked" if yes(value) else None
+
+
+def half(value: Any) -> bool | None:
+    """Read a switch of a number format; ``auto`` is left to the trainer, which takes bf16."""
+    return None if str(value).lower() in {"auto", "full"} else yes(value)
+
+
+TRAINER: dict[str, Key] = {
+    "model_name_or_path": Key("named_model", checkpoint),
+    "per_device_train_batch_size": Key("micro_batch", positive),
+    "gradient_accumulation_steps": Key("num_microbatches", positive),
+    "max_seq_length": Key("seq_length", positive),
+    "max_length": Key("seq_length", positive),
+    "bf16": Key("bf16", half),
+    "fp16": Key("fp16", half),
+    "optim": Key("optimizer", optimizer),
+    "use_liger_kernel": Key("loss", chunked),
+    "gradient_checkpointing": Key("checkpointing", yes),
+    "deepspeed": Key("config_path", text),
+}
+"""Settings of Hugging Face's Trainer, by the names that all its wrappers keep."""
+
+LAUNCHERS: dict[str, Key] = {
+    name.removeprefix("--").replace("-", "_"): key for name, key in LAUNCHER_KEYS.items()
+}
+
+
+def flags(source: str, path: str) -> list[Found]:
+    """Return a script's flags by their plain names (``max_length``), and variables that size the world."""
+    found = [_plain(entry) for entry in read_flags(source, path)]
+    variables = read_script(source).variables
+    sizes = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
+    said = {entry.key for entry in found}
+    return found + [
+        Found(ours, variables[name], path, _line(source, name))
+        for name, ours in sizes.items()
+        if name in variables and ours not in said
+    ]
+
+
+def _plain(entry: Found) -> Found:
+    return replace(entry, key=entry.key.lstrip("-").replace("-", "_"))
+
+
+def _line(source: str, name: str) -> int:
+    return next((n for n, row in enumerate(source.splitlines(), 1) if f"{name}=" in row), 1)
+
+
+def gathered(
+    framework: str, found: Iterable[Found], keys: Mapping[str, Key], path: str, defaults: Mapping[str, Any]
+) -> LaunchFile:
+    """Sort settings into fields of ``framework``, and add the dialect's own defaults where none is said.
+
+    Settings that are not in ``keys`` belong to the trainer around the framework and pass.
+    """
+    launch = collect(framework, found, keys, lambda key: True)
+    return with_defaults(replace(launch, paths=launch.paths or (path,)), defaults)
+
+
+def with_defaults(launch: LaunchFile, defaults: Mapping[str, Any]) -> LaunchFile:
+    """Return the launch file with values for fields that it leaves out."""
+    path = launch.paths[0]
+    assumed = {name: Found(name, value, path, 1) for name, value in defaults.items()}
+    return replace(launch, fields={**assumed, **launch.fields})
+
+
+def value_of(found: Iterable[Found], key: str, default: Any = None) -> Any:
+    """The last value of a key, the default where it is not said."""
+    return {entry.key: entry.value for entry in found if entry.value is not None}.get(key, default)
+
+
+def total(found: Iterable[Found], *keys: str) -> int | None:
+    """Sum of several whole numbers that files give apart, None unless all are there."""
+    said = {entry.key: str(entry.value) for entry in found}
+    numbers = [said[key] for key in keys if said.get(key, "").isdigit()]
+    return sum(map(int, numbers)) if len(numbers) == len(keys) else None
+
+
+def product(found: Iterable[Found], *keys: str) -> int | None:
+    """Product of several whole numbers, None unless all are there."""
+    said = {entry.key: str(entry.value) for entry in found}
+    numbers = [int(said[key]) for key in keys if said.get(key, "").isdigit()]
+    if len(numbers) != len(keys):
+        return None
+    result = 1
+    for number in numbers:
+        result *= number
+    return result
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,61 @@
+"""Read LLaMA-Factory: YAML, JSON or flags around Hugging Face's Trainer.
+
+Names and defaults: hiyouga/LLaMA-Factory src/llamafactory/hparams (``cutoff_len``, ``finetuning_type``;
+activations are checkpointed unless ``disable_gradient_checkpointing``; the default is LoRA, ``cutoff_len``
+2048).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.frameworks.dialects.common import (
+    LAUNCHERS,
+    TRAINER,
+    adapter,
+    chunked,
+    flags,
+    gathered,
+    total,
+    value_of,
+)
+from planner.frameworks.launch import Found, Key, LaunchFile, positive, text, yes
+from planner.frameworks.text_formats import json_settings, yaml_settings
+
+
+def _kept(value: Any) -> bool:
+    return not yes(value)
+
+
+KEYS: dict[str, Key] = {
+    **TRAINER,
+    "cutoff_len": Key("seq_length", positive),
+    "finetuning_type": Key("finetune", adapter),
+    "disable_gradient_checkpointing": Key("checkpointing", _kept),
+    "enable_liger_kernel": Key("loss", chunked),
+    "fsdp": Key("fsdp", text),
+    **LAUNCHERS,
+}
+
+
+def read(source: str, path: str) -> LaunchFile:
+    """Read a configuration; DeepSpeed runs where one is named, else FSDP or plain replicas."""
+    found = _settings(source, path)
+    length = total(found, "max_source_length", "max_target_length")
+    defaults = {"checkpointing": True, "finetune": "lora", "seq_length": length or 2048}
+    if value_of(found, "quantization_bit") == 4:
+        keys = {name: key for name, key in KEYS.items() if key.field != "finetune"}
+        defaults["finetune"] = "qlora"
+    else:
+        keys = KEYS
+    if value_of(found, "deepspeed"):
+        return gathered("deepspeed", found, keys, path, defaults)
+    if value_of(found, "fsdp"):
+        defaults["distributed_type"] = "FSDP"
+    return gathered("accelerate", found, keys, path, defaults)
+
+
+def _settings(source: str, path: str) -> list[Found]:
+    if source.lstrip().startswith("{"):
+        return json_settings(source, path)
+    return flags(source, path) if "--finetuning_type" in source else yaml_settings(source, path)

@@ -1,0 +1,70 @@
+"""Read ms-swift: ``megatron sft`` runs megatron-core, ``swift sft`` Hugging Face's Trainer.
+
+Names and defaults: modelscope/ms-swift swift/megatron/arguments/megatron_args.py and swift/arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from planner.frameworks.dialects.common import (
+    LAUNCHERS,
+    TRAINER,
+    adapter,
+    checkpoint,
+    flags,
+    gathered,
+    value_of,
+)
+from planner.frameworks.launch import Key, LaunchFile, one_of, positive
+from planner.frameworks.megatron.read import KEYS as MEGATRON
+
+_SHARED: dict[str, Key] = {
+    "model": Key("named_model", checkpoint),
+    "max_length": Key("seq_length", positive),
+    "train_type": Key("finetune", adapter),
+    "tuner_type": Key("finetune", adapter),
+}
+
+
+def _granularity(value: Any) -> str | None:
+    word = one_of("full", "selective", "none")(value)
+    return None if word == "none" else word
+
+
+_MEGATRON: dict[str, Key] = {
+    **MEGATRON,
+    **_SHARED,
+    "load": Key("named_model", checkpoint),
+    "virtual_pipeline_model_parallel_size": Key("virtual_stages", positive),
+    "recompute_granularity": Key("recompute_granularity", _granularity),
+    **LAUNCHERS,
+}
+_MEGATRON_DEFAULTS = {
+    "global_batch": 16,
+    "distributed_optimizer": True,
+    "expert_tensor_parallel": 1,
+    "bf16": True,
+}
+_TRAINER: dict[str, Key] = {
+    **TRAINER,
+    **_SHARED,
+    "sequence_parallel_size": Key("context_parallel", positive),
+    **LAUNCHERS,
+}
+
+
+def read(source: str, path: str) -> LaunchFile:
+    """Read a script that starts ``megatron sft`` or ``swift sft`` (or ``pt``, ``rlhf``)."""
+    found = flags(source, path)
+    if re.search(r"\bmegatron\s+(sft|pt|rlhf)\b", source):
+        named = "model" if any(entry.key == "model" for entry in found) else "load"
+        keys = {name: key for name, key in _MEGATRON.items() if name == named or key.field != "named_model"}
+        plain = value_of(found, "recompute_granularity") is None
+        granularity = {"recompute_granularity": "selective"} if plain else {}
+        return gathered("megatron", found, keys, path, _MEGATRON_DEFAULTS | granularity)
+    framework = "deepspeed" if value_of(found, "deepspeed") else "accelerate"
+    return gathered(
+        framework, found, _TRAINER, path, {"finetune": "lora", "bf16": True, "checkpointing": True}
+    )

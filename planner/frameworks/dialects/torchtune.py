@@ -1,0 +1,56 @@
+"""Read torchtune's YAML: FSDP2 over 16-bit weights.
+
+Names and defaults: pytorch/torchtune recipes/configs (``batch_size``, ``enable_activation_checkpointing``,
+``dtype``; weights, gradients and moments are all of that type).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from planner.frameworks.dialects.common import gathered, value_of
+from planner.frameworks.launch import Key, LaunchFile, positive, yes
+from planner.frameworks.text_formats import yaml_settings
+
+
+def _builder(value: Any) -> str:
+    """``torchtune.models.llama3_1.lora_llama3_1_70b`` as a model's name."""
+    name = re.sub(r"^q?lora_", "", str(value).rpartition(".")[2])
+    return re.sub(r"(\d)_(\d)(?=_|$)", r"\1.\2", name).replace("_", "-")
+
+
+def _trained(value: Any) -> str:
+    name = str(value).rpartition(".")[2]
+    return "qlora" if name.startswith("qlora") else "lora" if name.startswith("lora") else "full"
+
+
+def _optimizer(value: Any) -> str:
+    name = str(value).rpartition(".")[2].lower()
+    return "pure-adam-8bit" if "8bit" in name else "pure-sgd" if name.startswith("sgd") else "pure-adam"
+
+
+KEYS: dict[str, Key] = {
+    "batch_size": Key("micro_batch", positive),
+    "gradient_accumulation_steps": Key("num_microbatches", positive),
+    "tokenizer.max_seq_len": Key("seq_length", positive),
+    "dataset.max_seq_len": Key("seq_length", positive),
+    "enable_activation_checkpointing": Key("checkpointing", yes),
+    "fsdp_cpu_offload": Key("offload", yes),
+    "fsdp_reshard_after_forward": Key("reshard", yes),
+    "tensor_parallel_dim": Key("tensor_parallel", positive),
+    "data_parallel_replicate_dim": Key("replicate_degree", positive),
+    "model._component_": Key("named_model", _builder),
+}
+
+
+def read(source: str, path: str) -> LaunchFile:
+    """Read a recipe's configuration."""
+    found = yaml_settings(source, path)
+    model = str(value_of(found, "model._component_", ""))
+    defaults: dict[str, Any] = {"distributed_type": "FSDP", "bf16": True, "finetune": _trained(model)}
+    if str(value_of(found, "dtype", "bf16")) == "bf16":
+        defaults["optimizer"] = _optimizer(value_of(found, "optimizer._component_", "adam"))
+    if "Chunked" in str(value_of(found, "loss._component_", "")):
+        defaults["loss"] = "chunked"
+    return gathered("accelerate", found, KEYS, path, defaults)

@@ -1,0 +1,92 @@
+"""Read verl's Hydra overrides: the actor's training engine, Megatron or FSDP; the rollout's settings pass.
+
+Names and defaults: verl trainer/config (actor/megatron_actor.yaml, actor/dp_actor.yaml). The optimizer's
+offload is for the time of the rollout, so it saves nothing while training.
+"""
+
+from __future__ import annotations
+
+import re
+
+from planner.frameworks.dialects.common import checkpoint, gathered, given, product, total, value_of
+from planner.frameworks.launch import Found, Key, LaunchFile, positive, yes
+from planner.frameworks.megatron.read import KEYS as MEGATRON
+from planner.frameworks.shell import read_pairs
+
+_ACTOR = "actor_rollout_ref.actor."
+_MEGATRON = _ACTOR + "megatron."
+_BRIDGE_NAMES = {
+    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
+    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+    "account_for_embedding_in_pipeline_split": "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split": "account_for_loss_in_pipeline_split",
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+}
+KEYS: dict[str, Key] = {
+    "actor_rollout_ref.model.path": Key("named_model", checkpoint),
+    _ACTOR + "ppo_micro_batch_size_per_gpu": Key("micro_batch", positive),
+    "trainer.nnodes": Key("launcher.nodes", positive),
+    "trainer.n_gpus_per_node": Key("launcher.processes_per_node", positive),
+}
+MEGATRON_KEYS: dict[str, Key] = {
+    **KEYS,
+    **{_MEGATRON + name: key for name, key in MEGATRON.items()},
+    **{
+        prefix + spelling: MEGATRON[name]
+        for spelling, name in _BRIDGE_NAMES.items()
+        for prefix in (_MEGATRON, _MEGATRON + "override_transformer_config.")
+    },
+    **{
+        f"{_MEGATRON}override_transformer_config.{name}": MEGATRON[name]
+        for name in (
+            "recompute_granularity",
+            "recompute_method",
+            "recompute_num_layers",
+            "recompute_modules",
+            "pipeline_model_parallel_layout",
+        )
+    },
+}
+FSDP_KEYS: dict[str, Key] = {
+    **KEYS,
+    _ACTOR + "ulysses_sequence_parallel_size": Key("context_parallel", positive),
+    "actor_rollout_ref.model.enable_gradient_checkpointing": Key("checkpointing", yes),
+}
+
+
+def read(source: str, path: str) -> LaunchFile:
+    """Read a command. A step is one mini-batch of every prompt's answers; dynamic batches are rows of tokens.
+
+    FSDP is read as ZeRO-3: both hold 16 bytes a parameter over all GPUs, and verl's sequence parallelism is
+    Ulysses.
+    """
+    found = list(read_pairs(source, path, r"(?:actor_rollout_ref|trainer|data)\.[\w.]+"))
+    megatron = _is_megatron(source, found)
+    batch = product(found, _ACTOR + "ppo_mini_batch_size", "actor_rollout_ref.rollout.n")
+    batch = batch or product(found, _ACTOR + "ppo_mini_batch_size")
+    said = given(global_batch=batch, seq_length=_row(found, megatron))
+    if megatron:
+        defaults = {"distributed_optimizer": True, "sequence_parallel": True, "bf16": True, **said}
+        return gathered("megatron", found, MEGATRON_KEYS, path, defaults)
+    return gathered(
+        "deepspeed", found, FSDP_KEYS, path, {"zero_stage": 3, "bf16": True, "checkpointing": True, **said}
+    )
+
+
+def _is_megatron(source: str, found: list[Found]) -> bool:
+    strategy = value_of(found, _ACTOR + "strategy")
+    if strategy is not None:
+        return str(strategy) == "megatron"
+    return bool(re.search(r"config-name[= ]+\S*megatron", source)) or any(
+        entry.key.startswith(_MEGATRON) for entry in found
+    )
+
+
+def _row(found: list[Found], megatron: bool) -> int | None:
+    """Tokens of one row of a micro-batch."""
+    dynamic = str(value_of(found, _ACTOR + "use_dynamic_bsz", "false")).lower() == "true"
+    ranks = _MEGATRON + "context_parallel_size" if megatron else _ACTOR + "ulysses_sequence_parallel_size"
+    if dynamic:
+        most = _ACTOR + "ppo_max_token_len_per_gpu"
+        return product(found, most, ranks) or product(found, most)
+    return total(found, "data.max_prompt_length", "data.max_response_length")
