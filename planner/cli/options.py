@@ -50,7 +50,7 @@ _PROBLEM = (
     _problem(
         "--precision",
         metavar="LIST",
-        help=f"{', '.join(get_args(Precision))}; a list lets the planner choose [default: bf16, fp16 on V100].",
+        help=f"{', '.join(get_args(Precision))}; of a list the planner chooses [default: bf16; V100: fp16].",
     ),
     _problem(
         "--framework",

@@ -26,12 +26,13 @@ from planner.cli.written import force_option, refuse_existing, trace_option, wri
 @force_option
 def command(out: Path, trace: Path | None, top: int, what_if: bool, force: bool, **options: Any) -> None:
     """Find the best plans and write them, with every reason and figure, as one page that needs no network."""
+    from planner.api import known_frameworks
     from planner.explain.answer import answer, find
 
     limit, workers = options.pop("time_limit"), options.pop("workers")
     refuse_existing((out, trace), force)
     request = question(options).request()
-    found = answer(request, find(request, top, limit, workers), what_if=what_if)
+    found = answer(request, find(request, top, limit, workers), what_if=what_if, frameworks=known_frameworks)
     for sentence in write_answer(found, out, trace, force):
         click.echo(sentence)
     sys.exit(found.exit_code)

@@ -100,8 +100,13 @@ class Sensitivity:
         table = tabulate(
             [row.words() for row in self.rows], ("number", "now", "change", "then"), tablefmt="simple"
         )
+        return f"{table}\n{self.robustness}"
+
+    @property
+    def robustness(self) -> str:
+        """What the plan loses at most when a rate is wrong."""
         return (
-            f"{table}\nRobustness: with any rate off by {100 * ERROR:.0f} %, this plan is at most "
+            f"Robustness: with any rate off by {100 * ERROR:.0f} %, this plan is at most "
             f"{self.regret_pct:.1f} % slower than the best one."
         )
 

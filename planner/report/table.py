@@ -221,14 +221,15 @@ def _plan_parts(answer: Answer, only_why: bool) -> list[str]:
         section("Why plan 1", bullets(reason.sentence for reason in answer.reasons)),
         *([] if only_why else [breakdowns(best, request), ""]),
         section("What binds", bullets(answer.binds)),
-        section("Notes", bullets(_notes(answer.result))),
+        section("Notes", bullets(notes_of(answer.result))),
     ]
     if answer.sensitivity is not None:
         parts.append(section("What would change it", answer.sensitivity.text()))
     return parts
 
 
-def _notes(result: PlanResult) -> list[str]:
+def notes_of(result: PlanResult) -> list[str]:
+    """What has to be known beside the table: risks, settings without a column, ties, the error band."""
     best, unseen = result.plans[0], unseen_settings([estimate.plan for estimate in result.plans])
     return [*best.notes, *result.notes, *unseen, *_tie(result), _band(best)]
 

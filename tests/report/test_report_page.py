@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,14 @@ import pytest
 pytest.importorskip("plotly", reason="the page needs the extra html")
 
 from planner.explain.answer import Answer, answer
+from planner.explain.sensitivity import Row, Sensitivity
+from planner.report.in_full import full_words
 from planner.report.page import answer_page
 from planner.report.page.build import sort_key
 from planner.report.page.cluster_map import cluster_map, group_of
 from planner.report.page.figures import scaled
+from planner.report.proof import proof_line
+from planner.report.table import notes_of
 from planner.report.timeline import chrome_trace, step_timeline
 from planner.request import Question
 from planner.solver import evaluate, solve
@@ -60,11 +66,32 @@ def test_page_refers_to_nothing_outside(page: Path) -> None:
     assert {"plans", "time-stack", "memory-stack", "timeline", "cluster", "figures"} <= set(parser.ids)
 
 
-def test_page_shows_every_plan_and_reason(found: Answer, page: Path) -> None:
+def test_page_shows_every_plan_and_sentence_of_the_printed_answer(found: Answer, page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text.count("<tr") == len(found.result.plans) + 1
-    for reason in found.reasons:
-        assert reason.sentence.split("(")[0].replace("'", "&#x27;") in text.replace("&lt;", "<")
+    full = f"Plan 1 in full: {full_words(found.result.plans[0].plan, found.request)}."
+    sentences = [reason.sentence for reason in found.reasons] + [*found.binds, *notes_of(found.result)]
+    for sentence in (full, *sentences, *found.request.assumptions, proof_line(found.result, found.request)):
+        assert escape(sentence) in text, sentence
+
+
+def test_the_page_of_an_infeasible_question_says_why_and_what_was_assumed() -> None:
+    request = Question(model="llama-3-70b", gpus=8, pins={"zero": "0", "tp": "1"}).request()
+    nothing = answer(request, solve(request, top=1))
+    text = answer_page(nothing)
+    assert nothing.conflict is not None
+    assert "Any one of these changes" in text
+    assert all(escape(sentence) in text for sentence in request.assumptions)
+    assert "as numbers" not in text
+
+
+def test_what_would_change_the_plan_is_a_table_that_wraps(found: Answer) -> None:
+    plan = found.result.plans[0].plan
+    rows = (Row("HBM", "85.5 GB", "up", 1.25, 1.25, plan, "106.9 GB", gain_pct=1.8),)
+    text = answer_page(replace(found, sensitivity=Sensitivity(rows, 0.8)))
+    assert "<table class='wrapped'>" in text
+    assert "<td class='text'>106.9 GB</td>" in text
+    assert "at most 0.8 % slower" in text
 
 
 @pytest.mark.parametrize(
@@ -171,8 +198,8 @@ def test_page_works_in_a_browser(browser: Any, page: Path, width: int, tmp_path:
     assert errors == []
     for name in ("time-stack", "memory-stack", "timeline", "scaling"):
         assert browser.find_elements("css selector", f"#{name} .main-svg"), name
-        titles = browser.find_elements("css selector", f"#{name} .gtitle")
-        assert titles and titles[0].text
+        captions = browser.find_elements("xpath", f"//*[@id='{name}']/preceding-sibling::figcaption")
+        assert captions and captions[0].text
     ranks = lambda: [row.text.split()[0] for row in browser.find_elements("css selector", "#plans tbody tr")]  # noqa: E731
     before = ranks()
     step = browser.find_element("xpath", "//th/button[text()='step']")

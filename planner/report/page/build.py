@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import BadInput
+from planner.report.in_full import full_words
 from planner.report.page.cluster_map import cluster_map, shown_dimensions
 from planner.report.proof import proof_line
 from planner.report.table import (
     HEADERS,
-    conflict_text,
     headline,
     memory_breakdown,
+    notes_of,
     plan_row,
     time_breakdown,
 )
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from planner.solver.result import Estimate
 
 TEXT_COLUMNS = frozenset({"schedule", "recompute"})
+SENSITIVITY_HEADERS = ("number", "now", "change", "then")
 
 
 def answer_page(answer: Answer) -> str:
@@ -43,8 +45,9 @@ def answer_page(answer: Answer) -> str:
     except ImportError as error:
         raise BadInput("pages need the plotting library: pip install 'plan-parallel[html]'") from error
     drawn = figures(answer) if answer.result.plans else {}
+    captions = {name: figure.layout.meta["caption"] for name, figure in drawn.items()}
     data = json.dumps({name: json.loads(figure.to_json()) for name, figure in drawn.items()})
-    body = _plan_body(answer, list(drawn)) if answer.result.plans else _nothing_body(answer)
+    body = _plan_body(answer, captions) if answer.result.plans else _nothing_body(answer)
     scripts = [get_plotlyjs(), _asset("page.js")]
     return _document(headline(answer.request), body, data, scripts)
 
@@ -64,28 +67,42 @@ def _document(title: str, body: str, data: str, scripts: Sequence[str]) -> str:
     )
 
 
-def _plan_body(answer: Answer, drawn: Sequence[str]) -> str:
+def _plan_body(answer: Answer, captions: Mapping[str, str]) -> str:
     best, request = answer.result.plans[0], answer.request
     parts = [
         f"<h1>Training plan</h1><p class='lead'>{escape(headline(request))}</p>",
         f"<p>{escape(proof_line(answer.result, request))}</p>",
         _section("Ranked plans", _ranking(answer.result.plans, request)),
-        _section("Why plan 1", _bullets(answer.explanation)),
-        _section("Where the time goes", _figure("time-stack", drawn) + _pre(time_breakdown(best.time))),
-        _section("Where the memory goes", _memory(best, request, drawn)),
-        _section("Pipeline", _figure("timeline", drawn)),
+        f"<p>Plan 1 in full: {escape(full_words(best.plan, request))}.</p>",
+        _section("Why plan 1", _bullets(reason.sentence for reason in answer.reasons)),
+        _section("What binds", _bullets(answer.binds)),
+        _section("Notes", _bullets(notes_of(answer.result))),
+        _section("Where the time goes", _figure("time-stack", captions) + _pre(time_breakdown(best.time))),
+        _section("Where the memory goes", _memory(best, request, captions)),
+        _section("Pipeline", _figure("timeline", captions)),
         _section("Groups on the cluster", _groups(best, request)),
-        _section("Scaling", _figure("scaling", drawn)),
+        _section("Scaling", _figure("scaling", captions)),
         _section("What would change it", _sensitivity(answer)),
-        _section("Assumptions", _bullets((*request.assumptions, *best.notes, *answer.result.notes))),
+        _section("Assumptions", _bullets(request.assumptions)),
         _section("Sources", _bullets(_sources(request))),
     ]
     return "".join(parts)
 
 
 def _nothing_body(answer: Answer) -> str:
-    reason = _pre(conflict_text(answer.conflict)) if answer.conflict else "<p>No plan was found in time.</p>"
-    return f"<h1 class='bad'>Nothing fits</h1><p class='lead'>{escape(headline(answer.request))}</p>{reason}"
+    request, conflict = answer.request, answer.conflict
+    parts = [f"<h1 class='bad'>Nothing fits</h1><p class='lead'>{escape(headline(request))}</p>"]
+    if conflict is None:
+        parts.append("<p>No plan was found in time.</p>")
+    else:
+        changes = _bullets(relaxation.sentence for relaxation in conflict.relaxations)
+        parts += [
+            f"<p>{escape(conflict.paragraph)}</p>",
+            _section("Any one of these changes makes a plan possible", changes),
+            _section("Not enough alone", _bullets(conflict.hopeless)),
+        ]
+    parts.append(_section("Assumptions", _bullets(request.assumptions)))
+    return "".join([*parts, f"<p>{escape(proof_line(answer.result, request))}</p>"])
 
 
 def _section(title: str, body: str) -> str:
@@ -101,8 +118,11 @@ def _pre(text: str) -> str:
     return f"<details open><summary>as numbers</summary><pre class='scroll'>{escape(text)}</pre></details>"
 
 
-def _figure(name: str, drawn: Sequence[str]) -> str:
-    return f'<figure><div id="{name}" class="figure"></div></figure>' if name in drawn else ""
+def _figure(name: str, captions: Mapping[str, str]) -> str:
+    if name not in captions:
+        return ""
+    caption = f"<figcaption>{escape(captions[name])}</figcaption>"
+    return f'<figure>{caption}<div id="{name}" class="figure"></div></figure>'
 
 
 def _ranking(plans: Sequence[Estimate], request: PlanRequest) -> str:
@@ -140,8 +160,8 @@ def sort_key(text: str) -> str:
         return text
 
 
-def _memory(best: Estimate, request: PlanRequest, drawn: Sequence[str]) -> str:
-    return _figure("memory-stack", drawn) + _pre(memory_breakdown(best.stages[best.worst_stage], request))
+def _memory(best: Estimate, request: PlanRequest, captions: Mapping[str, str]) -> str:
+    return _figure("memory-stack", captions) + _pre(memory_breakdown(best.stages[best.worst_stage], request))
 
 
 def _groups(best: Estimate, request: PlanRequest) -> str:
@@ -153,7 +173,15 @@ def _groups(best: Estimate, request: PlanRequest) -> str:
 
 
 def _sensitivity(answer: Answer) -> str:
-    return _pre(answer.sensitivity.text()) if answer.sensitivity else ""
+    if answer.sensitivity is None:
+        return ""
+    head = "".join(f'<th scope="col" class="text">{escape(name)}</th>' for name in SENSITIVITY_HEADERS)
+    cells = [
+        [f"<td class='text'>{escape(word)}</td>" for word in row.words()] for row in answer.sensitivity.rows
+    ]
+    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
+    table = f"<table class='wrapped'><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<div class='scroll'>{table}</div><p>{escape(answer.sensitivity.robustness)}</p>"
 
 
 def _sources(request: PlanRequest) -> list[str]:

@@ -50,12 +50,13 @@ def figures(answer: Answer) -> dict[str, go.Figure]:
 
 
 def _layout(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
+    """Layout of a figure; its title stands above it as a caption, where it can wrap."""
     return {
-        "title": {"text": title, "font": {"size": 15}},
+        "meta": {"caption": title},
         "xaxis": {"title": {"text": x}},
         "yaxis": {"title": {"text": y}, "automargin": True},
         "legend": {"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom"},
-        "margin": {"l": 10, "r": 10, "t": 45, "b": 130},
+        "margin": {"l": 10, "r": 10, "t": 25, "b": 130},
         **more,
     }
 

@@ -39,13 +39,15 @@ if (map) {
 }
 
 const figures = JSON.parse(document.getElementById("figures").textContent);
+const canHover = matchMedia("(hover: hover)").matches;
 function draw() {
   for (const [name, figure] of Object.entries(figures)) {
     const ink = { color: style("--ink") };
     const axis = { gridcolor: style("--line"), zerolinecolor: style("--line"), linecolor: style("--line") };
-    const layout = { ...figure.layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: ink };
+    const layout = { ...figure.layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: ink,
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: style("--dim"), activecolor: style("--mark") } };
     for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) layout[key] = { ...layout[key], ...axis };
-    Plotly.react(name, figure.data, layout, { responsive: true, displaylogo: false });
+    Plotly.react(name, figure.data, layout, { responsive: true, displaylogo: false, displayModeBar: canHover ? "hover" : false });
   }
 }
 draw();
