@@ -11,6 +11,17 @@ from planner.practice.question import Explanation, Key, Level, Question
 
 Values = dict[str, Any]
 
+CHANGED = {
+    "blocking_s": "how long a checkpoint stops training", "c": "context ranks", "d": "data-parallel ranks",
+    "free_gb": "GB that stay free", "g": "KV heads", "gpus": "GPUs",
+    "gradient_bytes": "number format of the gradients", "layers": "layers",
+    "limit": "most nodes a token goes to", "m": "micro-batches", "p": "pipeline ranks",
+    "parameters_b": "parameters", "pick": "the plans", "problem": "model and cluster", "rank": "the rank",
+    "rate_gb": "the rate", "row": "the system", "s": "sequence length", "split": "sequence parallelism",
+    "stage": "ZeRO stage", "t": "tensor ranks", "tokens": "tokens", "v": "chunks a stage",
+    "width": "number format",
+}  # fmt: skip
+"""What a follow-up changes, in words."""
 MOST_DRAWS = 1000
 """Draws after which a kind's ``valid`` is taken to be impossible (a mistake in the kind)."""
 
@@ -69,7 +80,7 @@ class Kind:
     def question(self, seed: int) -> Question:
         """Return the question of one seed."""
         first, second = self.values(seed)
-        change = f"One number changes ({self.follow.replace('_', ' ')})."
+        change = f"One thing changes ({CHANGED[self.follow]})."
         return _question(
             f"{self.name}:{seed}", self.topic, self.level, (self.build(**first), self.build(**second)), change
         )

@@ -48,6 +48,12 @@ _NUMBER = re.compile(
 _THOUSANDS = re.compile(r"(?<=\d)[,_](?=\d{3}(?!\d))")
 
 
+def model_of(parameters_b: float, article: str = "a") -> str:
+    """A model of so many billion parameters: ``a 7B model``, ``an 8B model``."""
+    size = f"{parameters_b:g}"
+    return f"{article}{'n' if size.startswith('8') or size in {'11', '18'} else ''} {size}B model"
+
+
 def read(text: str, unit: str) -> list[float]:
     """Read an answer; return what it may mean in base units, the likeliest reading first.
 

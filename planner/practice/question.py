@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isclose
 from typing import Literal
 
 from planner.practice.quantity import show
@@ -28,6 +30,8 @@ WIDEST_TOLERANCE = 0.02
 NARROWEST_TOLERANCE = 0.002
 MISTAKE_MARGIN = 0.4
 """A tolerance ends at this share of the way to the nearest known mistake."""
+SAME = 1e-6
+"""Mistakes whose values differ by less lead to the same answer."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,25 @@ def numeric(value: object, unit: str, *mistakes: tuple[object, str], exact: bool
         Ask for the exact count.
     """
     right = float(value)  # type: ignore[arg-type]
-    pairs = [Mistake(float(wrong), words) for wrong, words in mistakes]  # type: ignore[arg-type]
+    pairs = _apart([Mistake(float(wrong), words) for wrong, words in mistakes])  # type: ignore[arg-type]
     margin = 0.0 if exact else 2 * NARROWEST_TOLERANCE * abs(right)
     apart = [pair for pair in pairs if abs(pair.value - right) > margin]
     nearest = min((abs(pair.value / right - 1) for pair in apart), default=1.0)
     tolerance = max(NARROWEST_TOLERANCE, min(WIDEST_TOLERANCE, MISTAKE_MARGIN * nearest))
     return Numeric(value=right, unit=unit, tolerance=0.0 if exact else tolerance, mistakes=tuple(apart))
+
+
+def _apart(mistakes: Sequence[Mistake]) -> list[Mistake]:
+    """Mistakes that lead to the same value become one with both diagnoses."""
+    found: list[Mistake] = []
+    for mistake in mistakes:
+        twin = next((other for other in found if isclose(other.value, mistake.value, rel_tol=SAME)), None)
+        if twin is None:
+            found.append(mistake)
+        elif mistake.diagnosis not in twin.diagnosis:
+            both = f"{twin.diagnosis} Or: {mistake.diagnosis}"
+            found[found.index(twin)] = Mistake(twin.value, both)
+    return found
 
 
 @dataclass(frozen=True)

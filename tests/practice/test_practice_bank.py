@@ -12,8 +12,10 @@ from planner.errors import BadInput
 from planner.practice import bank
 from planner.practice.bank import KINDS, SYLLABUS, cards, choose, find
 from planner.practice.grade import diagnose, grade
+from planner.practice.kind import CHANGED
 from planner.practice.plan_text import read_plan
-from planner.practice.question import LEVELS, TOPICS, Choice, Design, Numeric, Question
+from planner.practice.quantity import model_of
+from planner.practice.question import LEVELS, TOPICS, Choice, Design, Numeric, Question, numeric
 from planner.practice.setting import plan_request
 from planner.practice.topics.mix import _PROBLEMS
 from planner.rules import check
@@ -234,3 +236,25 @@ def test_the_published_405b_row_corrects_the_chapter() -> None:
     }
     books = [explanation.book for text, explanation in rows.items() if explanation and "405B" in text]
     assert books and all("6.33 GB" in book and "16.8 M tokens" in book for book in books)
+
+
+def test_follow_ups_say_in_words_what_changes() -> None:
+    assert {kind.follow for kind in KINDS} == set(CHANGED)
+    follow_up = find("tp-share:11").follow_ups[0]
+    assert follow_up.text.startswith("One thing changes (the rate). A SwiGLU MLP")
+
+
+def test_a_size_has_its_article() -> None:
+    assert model_of(8) == "an 8B model"
+    assert model_of(7.5, "A") == "A 7.5B model"
+
+
+def test_mistakes_with_one_value_are_told_together() -> None:
+    key = numeric(10.0, "GB", (5.0, "Half."), (20.0, "Twice."), (5.0, "One pass."))
+    assert [mistake.diagnosis for mistake in key.mistakes] == ["Half. Or: One pass.", "Twice."]
+
+
+def test_the_time_of_the_run_in_the_text_is_a_known_mistake() -> None:
+    """54 days x 24 h / 419 = 3.093 h at 16,384 GPUs."""
+    grade_of = grade(find("failures:11"), "3.093 h")
+    assert "That is for 16,384 GPUs." in grade_of.message

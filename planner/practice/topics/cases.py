@@ -175,7 +175,7 @@ def failures(gpus: int) -> Body:
         "h",
         (mean * LLAMA3_UNEXPECTED / 466, "466 includes planned interruptions; 419 were unexpected."),
         (mean * LLAMA3_UNEXPECTED / 148, "148 were faulty GPUs; all unexpected interruptions stop the job."),
-        (54 * 24 / LLAMA3_UNEXPECTED, "That is for 16,384 GPUs."),
+        (float(mean_time_between_failures(16384)), "That is for 16,384 GPUs."),
         (mean * (gpus / 16384) ** 2, "More GPUs fail more often: it goes with 1/N."),
     )
     return Body(

@@ -14,6 +14,10 @@ TOPIC = "context"
 HEAD_DIM = 128
 
 
+def _kv_heads(g: int) -> str:
+    return f"{g} KV head{'s' if g > 1 else ''}"
+
+
 def key_values(s: int, a: int, g: int, c: int, layers: int) -> Body:
     """Keys and values that a context rank keeps."""
     layer = float(book.key_value_bytes(s, g, HEAD_DIM, c))
@@ -28,9 +32,8 @@ def key_values(s: int, a: int, g: int, c: int, layers: int) -> Body:
         (layer, "That is one layer."),
     )
     return Body(
-        text=f"One sequence of {s} tokens, {a} heads of width 128 of which {g} KV heads, bf16, c={c}. GB of "
-        "keys "
-        f"and values that each context rank holds for {layers} layers?",
+        text=f"One sequence of {s} tokens, {a} heads of width 128 of which {_kv_heads(g)}, bf16, c={c}. GB "
+        f"of keys and values that each context rank holds for {layers} layer{'s' if layers > 1 else ''}?",
         key=key,
         hint="2 tensors x 2 bytes x s/c x KV heads x 128.",
         explanation=Explanation(
@@ -56,7 +59,7 @@ def ring_time(s: int, a: int, g: int, c: int, rate_gb: float) -> Body:
         (2 * time, "The ring passes its pieces once; it is no all-reduce."),
     )
     return Body(
-        text=f"Ring attention, c={c}, a sequence of {s}, {a} heads and {g} KV heads of width 128, bf16, "
+        text=f"Ring attention, c={c}, a sequence of {s}, {a} heads and {_kv_heads(g)} of width 128, bf16, "
         f"{rate_gb:g} GB/s a GPU. How many ms does the ring of one layer's forward pass take?",
         key=key,
         hint="c - 1 hops of 4 x (s/c) x g x 128 bytes.",

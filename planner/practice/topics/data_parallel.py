@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.cost import textbook as book
 from planner.practice.kind import Body, Entry, Kind, noted
-from planner.practice.quantity import figures, show
+from planner.practice.quantity import figures, model_of, show
 from planner.practice.question import Explanation, numeric
 from planner.units import GB
 
@@ -31,9 +31,9 @@ def state_plain(parameters_b: float, gradient_bytes: int, gpus: int) -> Body:
         (2 * per * count, "Bytes counted twice: the byte figure per parameter is already in bytes."),
     )
     return Body(
-        text=f"A {parameters_b:g}B model trains with Adam in bf16 mixed precision ({kind} gradients, fp32 "
-        f"master weights) under plain data parallelism on {gpus} GPUs. How many GB of model state does each "
-        "GPU hold (no activations)?",
+        text=f"{model_of(parameters_b, 'A')} trains with Adam in bf16 mixed precision ({kind} gradients, "
+        f"fp32 master weights) under plain data parallelism on {gpus} GPUs. How many GB of model state does "
+        "each GPU hold (no activations)?",
         key=key,
         hint="Count bytes per parameter: weights, gradients, master copy, two moments.",
         explanation=Explanation(
@@ -60,7 +60,7 @@ def all_reduce_wire(parameters_b: float, gradient_bytes: int, gpus: int) -> Body
     )
     kind = {2: "bf16", 4: "fp32"}[gradient_bytes]
     return Body(
-        text=f"{gpus} GPUs all-reduce the {kind} gradients of a {parameters_b:g}B model in a ring. How many "
+        text=f"{gpus} GPUs all-reduce the {kind} gradients of {model_of(parameters_b)} in a ring. How many "
         "GB leave each GPU?",
         key=key,
         hint="Reduce-scatter, then all-gather; each GPU passes on all but its own piece.",
@@ -89,7 +89,7 @@ def all_reduce_time(parameters_b: float, gpus: int, rate_gb: float) -> Body:
         (2 * time, "Bytes doubled: a bf16 gradient is 2 bytes, once."),
     )
     return Body(
-        text=f"The bf16 gradients of a {parameters_b:g}B model are all-reduced over {gpus} GPUs by a ring; "
+        text=f"The bf16 gradients of {model_of(parameters_b)} are all-reduced over {gpus} GPUs by a ring; "
         f"each GPU sends {rate_gb:g} GB/s. Bandwidth alone: how many ms?",
         key=key,
         hint="Wire bytes of one GPU over its own rate.",
@@ -122,7 +122,7 @@ def sync_share(
         (sync / (backward * used_pct / 100), "Peak rate taken: the GPUs reach only part of it."),
     )
     return Body(
-        text=f"{gpus} replicas (one GPU each) of a {parameters_b:g}B model process {tokens} tokens a GPU and "
+        text=f"{gpus} replicas (one GPU each) of {model_of(parameters_b)} process {tokens} tokens a GPU and "
         f"step at {used_pct} % of {peak_tflop} TFLOP/s. The bf16 gradients are all-reduced at {rate_gb:g} "
         "GB/s a GPU. How long does the ring take as a share of the backward pass (in %)?",
         key=key,

@@ -6,7 +6,7 @@ import math
 
 from planner.cost import textbook as book
 from planner.practice.kind import Body, Entry, Kind, noted
-from planner.practice.quantity import show
+from planner.practice.quantity import model_of, show
 from planner.practice.question import Choice, Explanation, Option, numeric
 from planner.practice.topics.data_parallel import SIZES
 from planner.units import GB
@@ -39,7 +39,7 @@ def zero_state(parameters_b: float, stage: int, gpus: int) -> Body:
         (2 * _per(stage, gpus) * count, "Bytes counted twice: 16 per parameter is already in bytes."),
     )
     return Body(
-        text=f"A {parameters_b:g}B model trains with Adam in bf16 (bf16 gradients) under ZeRO-{stage} on "
+        text=f"{model_of(parameters_b, 'A')} trains with Adam in bf16 (bf16 gradients) under ZeRO-{stage} on "
         f"{gpus} GPUs. GB of model state per GPU?",
         key=key,
         hint=f"ZeRO-{stage} shards {_SHARDED[stage]}; the rest stays whole.",
@@ -132,8 +132,9 @@ def zero_ranks(parameters_b: float, memory_gb: int, free_gb: int) -> Body:
         exact=True,
     )
     return Body(
-        text=f"How many {memory_gb} GB GPUs does ZeRO-3 need at least for the state of a {parameters_b:g}B "
-        f"model (Adam, bf16 gradients), if {free_gb} GB a GPU must stay free for everything else?",
+        text=f"How many {memory_gb} GB GPUs does ZeRO-3 need at least for the state of "
+        f"{model_of(parameters_b)} (Adam, bf16 gradients), if {free_gb} GB a GPU must stay free for "
+        "everything else?",
         key=key,
         hint="16 P bytes spread over M.",
         explanation=Explanation(
@@ -184,8 +185,8 @@ def _lowest_stage(parameters_b: float) -> Body:
         if stage != lowest
     ]
     return Body(
-        text=f"A {parameters_b:g}B model on 64 GPUs of 80 GB, Adam in bf16 with bf16 gradients, no tensor or "
-        "pipeline split. Which is the lowest ZeRO stage (0 to 3) whose model state fits?",
+        text=f"{model_of(parameters_b, 'A')} on 64 GPUs of 80 GB, Adam in bf16 with bf16 gradients, no "
+        "tensor or pipeline split. Which is the lowest ZeRO stage (0 to 3) whose model state fits?",
         key=numeric(lowest, "", *wrong, exact=True),
         hint="Compute 4 + 12/M, 2 + 14/M and 16/M bytes a parameter.",
         explanation=Explanation(
