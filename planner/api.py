@@ -226,18 +226,23 @@ def review_files(
     Parameters
     ----------
     asked
-        What the user says about the run; the model, the GPUs and the framework may come from the files.
+        What the user says about the run; the model, the GPUs and the framework may come from the files. A
+        length that is said here wins over the files', which is often a cap that samples do not reach.
     variables
         Values of shell variables that the files leave open; they win over the scripts' own.
     """
     from planner.catalog.files import read_text
     from planner.frameworks.files import read_files
-    from planner.frameworks.lint import batch_of, gpus_of, model_of, review
+    from planner.frameworks.lint import batch_of, gpus_of, model_of, review, unknown_model
 
     launch = read_files({path: read_text(Path(path)) for path in paths}, variables=variables)
+    if asked.seq_length is not None:
+        launch = launch.without("seq_length")
     said: dict[str, Any] = {}
     if asked.model is None:
         said["model"] = model_of(launch)
+        if said["model"] is None and (sentence := unknown_model(launch)):
+            raise BadInput(sentence)
     if asked.gpus is None:
         said["gpus"] = gpus_of(launch)
     if asked.framework is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -77,6 +77,11 @@ class LaunchFile:
     def get(self, name: str, default: Any = None) -> Any:
         """Return the converted value of a field, or the default."""
         return self.fields[name].value if name in self.fields else default
+
+    def without(self, *names: str) -> LaunchFile:
+        """Return the same without some fields: somebody else says them."""
+        fields = {name: found for name, found in self.fields.items() if name not in names}
+        return replace(self, fields=fields)
 
     def place(self, *names: str) -> Found | None:
         """Return the setting that gave the first of these fields, if any did."""

@@ -6,16 +6,18 @@ the trainer's own arguments, named in its dialect.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner.api import complete, question
+from planner.api import complete, question, review_files
 from planner.errors import BadInput
 from planner.frameworks.dialects import DIALECTS, dialect_of
 from planner.frameworks.files import WRITERS, read_files, read_text, to_plan, write
 from planner.frameworks.launch import LaunchFile
 from planner.frameworks.lint import adopt, batch_of, gpus_of, lint, model_of
+from planner.request import Question
 from planner.spec import PlanRequest
 
 SWIFT = """
@@ -125,6 +127,11 @@ optimizer: {_component_: bitsandbytes.optim.PagedAdamW8bit}
 enable_activation_checkpointing: true
 dtype: bf16
 """
+TRAINER = """
+torchrun --nproc_per_node=8 train.py --model_name_or_path meta-llama/Llama-2-13b-hf --bf16 True \\
+    --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --model_max_length 2048 \\
+    --fsdp "shard_grad_op auto_wrap offload" --gradient_checkpointing True
+"""
 ACCELERATE_DEEPSPEED = """
 distributed_type: DEEPSPEED
 deepspeed_config: {zero_stage: 2, gradient_accumulation_steps: 4, offload_optimizer_device: cpu}
@@ -210,6 +217,10 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("70B.yaml", TORCHTUNE, "accelerate", {
         "model": "llama-3-70b", "zero_stage": 3, "micro_batch": 2, "seq_length": 1024, "recompute": "full",
         "optimizer": 2.0, "frozen": False,
+    }),
+    ("run.sh", TRAINER, "accelerate", {
+        "num_gpus": 8, "model": "llama-2-13b", "zero_stage": 2, "offload": "optimizer", "micro_batch": 2,
+        "num_microbatches": 8, "seq_length": 2048, "recompute": "full", "precision": "bf16",
     }),
     ("zero2.yaml", ACCELERATE_DEEPSPEED, "deepspeed", {
         "num_gpus": 8, "zero_stage": 2, "num_microbatches": 4, "offload": "optimizer", "micro_batch": 1,
@@ -298,6 +309,51 @@ def test_ring_attention_beside_deepspeed_is_said_not_to_be_priced() -> None:
     request = asked("llama-3-8b", 8, "deepspeed", 64)
     said = [entry.message for entry in lint(read_text(source, "run.sh"), request)]
     assert any("ring attention beside DeepSpeed is not priced" in message for message in said)
+
+
+def test_chunks_that_divide_are_named_where_no_number_of_ranks_does() -> None:
+    source = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 40 --pipeline-model-parallel-size 2"
+    source += " --num-virtual-stages-per-pipeline-rank 12 --micro-batch-size 1 --global-batch-size 32"
+    request = asked("llama-2-13b", 8, "megatron", 32)
+    (refused,) = [entry for entry in lint(read_text(source, "run.sh"), request) if entry.severity == "error"]
+    assert "even stages take 1, 2, 4, 5, 10, 20 chunks a rank" in refused.message
+
+
+def test_a_model_that_nanotron_describes_is_llama_shaped() -> None:
+    source = (
+        "parallelism: {dp: 1, pp: 1, tp: 1}\ntokens: {micro_batch_size: 1, sequence_length: 128}\nmodel:\n"
+    )
+    source += "  model_config: {hidden_size: 64, intermediate_size: 160, num_attention_heads: 4,\n"
+    source += "    num_hidden_layers: 2, num_key_value_heads: 4, vocab_size: 512}\n"
+    model = model_of(read_text(source, "tiny.yaml"))
+    assert model is not None and model.gated_mlp and not model.tied_embeddings
+    bare = model_of(
+        read_text("--num-layers 2 --hidden-size 64 --num-attention-heads 4", "args.sh", "megatron")
+    )
+    assert bare is not None and not bare.gated_mlp and bare.tied_embeddings
+
+
+def test_a_length_that_only_cuts_samples_is_said_to_and_yields_to_the_users(tmp_path: Path) -> None:
+    source = FACTORY.replace("8192", "200000").replace("enable_liger_kernel: true\n", "")
+    script = tmp_path / "sft.yaml"
+    script.write_text(source, encoding="utf-8")
+    options = {"gpus": 8, "framework": None}
+    found = review_files([str(script)], Question(**options), 0.0)
+    (error,) = [entry for entry in found.findings if entry.rule == "out-of-memory"]
+    assert error.message.endswith(
+        "cutoff_len only cuts samples: say with --seq-length how long the longest are"
+    )
+    script.write_text(source + "packing: true\n", encoding="utf-8")
+    assert "only cuts samples" not in str(review_files([str(script)], Question(**options), 0.0).findings)
+    shorter = review_files([str(script)], Question(**options, seq_length=4096), 0.0)
+    assert shorter.request.workload.seq_length == 4096 and not shorter.has_errors
+
+
+def test_a_model_that_the_catalog_lacks_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(SWIFT.replace("Qwen3-30B-A3B-mcore", "Owl-7X-Base-mcore"), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"run\.sh:3: the catalog has no model Owl-7X-Base: say"):
+        review_files([str(script)], Question(), 0.0)
 
 
 def test_paddle_refuses_sharded_gradients_in_a_pipeline() -> None:

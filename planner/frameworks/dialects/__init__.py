@@ -30,6 +30,12 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
     ),
     ("llm-foundry", "foundry", r"^(device_train_microbatch_size|global_train_batch_size)\s*:"),
     ("torchtune", "torchtune", r"_component_\s*:\s*torchtune\."),
+    (
+        "trainer",
+        "trainer",
+        r"\A(?![\s\S]*(--deepspeed|--use_deepspeed|accelerate launch))"
+        r"[\s\S]*--per[_-]device[_-]train[_-]batch[_-]size\b",
+    ),
 )
 """Name, module and pattern of each; the first that matches wins."""
 

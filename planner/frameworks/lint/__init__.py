@@ -6,9 +6,19 @@
 
 from planner.frameworks.lint.findings import Finding, Severity
 from planner.frameworks.lint.output import FORMATS, format_findings
-from planner.frameworks.lint.review import Review, adopt, batch_of, fix, gpus_of, lint, model_of, review
+from planner.frameworks.lint.review import (
+    Review,
+    adopt,
+    batch_of,
+    fix,
+    gpus_of,
+    lint,
+    model_of,
+    review,
+    unknown_model,
+)
 
 __all__ = [
     "FORMATS", "Finding", "Review", "Severity", "adopt", "batch_of", "fix", "format_findings", "gpus_of",
-    "lint", "model_of", "review",
+    "lint", "model_of", "review", "unknown_model",
 ]  # fmt: skip

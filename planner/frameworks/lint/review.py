@@ -14,6 +14,7 @@ from planner.errors import BadInput, PlannerError
 from planner.frameworks.files import to_plan, write
 from planner.frameworks.launch import LaunchFile, make_plan
 from planner.frameworks.lint.findings import Finding, finding, place
+from planner.frameworks.lint.memory import memory_findings
 from planner.frameworks.lint.needs import need_findings
 from planner.frameworks.lint.silent import not_told
 from planner.frameworks.lint.slow import slow_findings
@@ -25,7 +26,7 @@ from planner.spec.model import Model
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
-from planner.units import format_bytes, format_seconds
+from planner.units import format_seconds
 
 OWN_WORDS = frozenset(
     {
@@ -49,6 +50,9 @@ DEGREES = frozenset(
 """Fields whose rules can be checked even when the rest makes no plan."""
 WORTH_TELLING = 0.03
 """Gain of the planner's plan below which the file's own is called good."""
+LLAMA_SHAPED = frozenset({"maxtext", "nanotron", "torchtitan"})
+"""Frameworks whose models have gated MLPs and heads of their own where a file does not say (nanotron's
+``LlamaConfig``, MaxText's ``base.yml``, torchtitan's ``Transformer``); Megatron's are GPT's."""
 DEFAULT_VOCABULARY = 128_256
 """Llama 3's, for files that leave the vocabulary to the tokenizer."""
 MOST_VALID = 8
@@ -92,6 +96,7 @@ def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | 
         key.removeprefix("model."): found.value for key, found in launch.fields.items() if "model." in key
     }
     heads, hidden = said.get("num_heads"), said.get("hidden_size")
+    is_llama = launch.framework in LLAMA_SHAPED
     if not heads or not hidden:
         return None
     defaults = {
@@ -102,9 +107,9 @@ def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | 
         "ffn_hidden_size": 4 * hidden,
         "vocab_size": DEFAULT_VOCABULARY,
         "notes": "" if "vocab_size" in said else f"No vocabulary in the files: {DEFAULT_VOCABULARY} assumed.",
-        "gated_mlp": False,
-        "activation": "swiglu" if said.get("gated_mlp") else "gelu",
-        "tied_embeddings": True,
+        "gated_mlp": is_llama,
+        "activation": "swiglu" if said.get("gated_mlp", is_llama) else "gelu",
+        "tied_embeddings": not is_llama,
         "seq_length": launch.get("seq_length", 4096),
     }
     if said.get("num_experts"):  # Megatron's own defaults
@@ -119,6 +124,17 @@ def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | 
         return Model(**(defaults | said))
     except ValidationError:
         return None
+
+
+def unknown_model(launch: LaunchFile) -> str | None:
+    """Return a sentence about the model that files name and the catalog lacks, None where they name none."""
+    at = launch.place("named_model", "named_flavor")
+    if at is None or named_model(launch) is not None:
+        return None
+    return (
+        f"{at.place}: the catalog has no model {at.value}: say one of its shape with --model "
+        "(a name of plan-parallel models, a config.json, or a size such as 30b)"
+    )
 
 
 def gpus_of(launch: LaunchFile) -> int | None:
@@ -211,7 +227,7 @@ def review(launch: LaunchFile, request: PlanRequest, search_s: float = 20.0) -> 
         findings += [finding(at, "error", "settings-make-a-run", str(error)), *_degrees(launch, asked)]
         found = _search(asked, search_s)
         return _done(launch, findings, Review((), asked, None, None, found))
-    findings += [*_broken(launch, estimate), *_memory(launch, priced, estimate)]
+    findings += [*_broken(launch, estimate), *memory_findings(launch, priced, estimate)]
     findings += slow_findings(launch, priced, estimate)
     return _done(launch, findings, Review((), priced, plan, estimate, _search(priced, search_s)))
 
@@ -231,8 +247,7 @@ def fix(result: Review) -> dict[str, str]:
 
 def _on_the_cluster(launch: LaunchFile) -> LaunchFile:
     """The file without its own word on the number of GPUs: the user's --gpus counts."""
-    fields = {name: found for name, found in launch.fields.items() if name != "num_gpus"}
-    return replace(launch, fields=fields)
+    return launch.without("num_gpus")
 
 
 def _with_precision(request: PlanRequest, plan: Plan) -> Workload:
@@ -311,24 +326,6 @@ def _violation(launch: LaunchFile, violation: Violation) -> Finding:
     at = place(launch, violation.field, *SCOPES.get(violation.rule, ()))
     message = str(violation).removesuffix(".") + not_told(launch.framework, violation.rule)
     return Finding(at.path, at.line, "error", violation.rule, message, violation.allowed[:MOST_VALID])
-
-
-def _memory(launch: LaunchFile, request: PlanRequest, estimate: Estimate) -> Iterator[Finding]:
-    usable = request.cluster.usable_hbm_bytes
-    over = {rank: float(stage.total) - usable for rank, stage in enumerate(estimate.stages)}
-    full = [rank for rank, missing in over.items() if missing > 0]
-    if not full:
-        return
-    worst = max(full, key=lambda rank: over[rank])
-    terms = sorted(estimate.stages[worst].as_dict().items(), key=lambda term: -term[1])[:3]
-    largest = ", ".join(f"{name.removesuffix('_bytes')} {format_bytes(value)}" for name, value in terms)
-    others = ", ".join(f"{rank} (+{format_bytes(over[rank])})" for rank in full if rank != worst)
-    message = (
-        f"out of memory: pipeline rank {worst} needs {format_bytes(estimate.peak_memory_bytes)} of "
-        f"{format_bytes(usable)}, {format_bytes(over[worst])} too much ({largest})"
-    )
-    message += f"; so do ranks {others}" if others else ""
-    yield finding(place(launch, "micro_batch", "recompute"), "error", "out-of-memory", message)
 
 
 def _better(launch: LaunchFile, result: Review) -> Iterator[Finding]:

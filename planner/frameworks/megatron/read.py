@@ -317,6 +317,15 @@ def _chunks(layers_per_chunk: int, layers_per_rank: int) -> int:
     return layers_per_rank // layers_per_chunk
 
 
+def _even(layers: int, p: int, v: int) -> str:
+    """The ranks, and the chunks of as many ranks as said, that layers divide over."""
+    ranks = ", ".join(str(n) for n in range(1, layers + 1) if layers % (n * v) == 0)
+    chunks = ", ".join(str(n) for n in range(1, layers + 1) if layers % (p * n) == 0)
+    ways = [f"{ranks} ranks"] if ranks else []
+    ways += [f"{chunks} chunks a rank"] if v > 1 and chunks else []
+    return " or ".join(ways) or "other numbers"
+
+
 def _split(launch: LaunchFile, layers: int, p: int, v: int) -> list[int]:
     """Even, ends given, or embedding and loss counted as layers (``transformer_block.py``)."""
     first, last = launch.get("first_stage_layers"), launch.get("last_stage_layers")
@@ -335,10 +344,9 @@ def _split(launch: LaunchFile, layers: int, p: int, v: int) -> list[int]:
     else:
         extra = int(launch.get("embedding_counts", False)) + int(launch.get("loss_counts", False))
         if (layers + extra) % (p * v):
-            even = ", ".join(str(n) for n in range(1, layers + 1) if (layers + extra) % (n * v) == 0)
             raise BadInput(
                 f"{layers + extra} layers are not a multiple of {p} pipeline ranks x {v} chunks; even stages "
-                f"take {even} ranks, uneven ones --decoder-first-pipeline-num-layers or "
+                f"take {_even(layers + extra, p, v)}, uneven ones --decoder-first-pipeline-num-layers or "
                 "--pipeline-model-parallel-layout"
             )
         per_rank = [(layers + extra) // p] * p
