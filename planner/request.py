@@ -85,7 +85,7 @@ class Question:
         self._check_types()
         model = self._model()
         cluster = self._cluster()
-        framework = self._framework()
+        framework = self._framework(cluster)
         workload = self._workload(model, cluster)
         return PlanRequest(
             model=model,
@@ -119,8 +119,8 @@ class Question:
             )
         return self.model if isinstance(self.model, Model) else load_model(self.model)
 
-    def _framework(self) -> FrameworkProfile:
-        said = self.framework or defaults.DEFAULT_FRAMEWORK
+    def _framework(self, cluster: Cluster) -> FrameworkProfile:
+        said = self.framework or defaults.default_framework(cluster.accelerator)
         framework = said if isinstance(said, FrameworkProfile) else load_framework(said)
         if self.optimizer is not None:
             framework = training.with_optimizer(framework, self.optimizer)

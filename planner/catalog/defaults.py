@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from planner.spec.cluster import Cluster
+from planner.spec.cluster import Accelerator, Cluster
 from planner.spec.framework import FrameworkProfile
 from planner.spec.model import Model
 
 DEFAULT_HARDWARE = "h100-sxm-80gb"
 DEFAULT_FRAMEWORK = "megatron"
+DEFAULT_FRAMEWORKS = {"google": "maxtext"}
+"""Of vendors whose accelerators the usual framework does not run on."""
 DEFAULT_PRECISION = "bf16"
 
 STEP_TOKENS = 2**22
@@ -26,6 +28,11 @@ MOST_SPREAD, NEAR_EVEN = 256, 32
 beyond, ranks hold at most so many more or fewer than they would evenly."""
 MOST_CHUNKS = 256
 """Chunks of a rank that are tried; more than any known model has layers."""
+
+
+def default_framework(accelerator: Accelerator) -> str:
+    """Return the framework when the user names none: Megatron-LM, and MaxText on TPUs."""
+    return DEFAULT_FRAMEWORKS.get(accelerator.vendor.lower(), DEFAULT_FRAMEWORK)
 
 
 def default_global_batch(num_gpus: int, seq_length: int) -> int:

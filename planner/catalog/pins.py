@@ -46,7 +46,8 @@ class PinOption:
 PIN_OPTIONS: tuple[PinOption, ...] = (
     PinOption("--tp", "tensor_parallel", "Tensor parallel degree (t).", aliases=("--tensor-parallel",)),
     PinOption("--pp", "pipeline_parallel", "Pipeline parallel degree (p).", aliases=("--pipeline-parallel",)),
-    PinOption("--vpp", "virtual_stages", "Model chunks per pipeline rank (v).", aliases=("--virtual-stages",)),
+    PinOption("--vpp", "virtual_stages", "Model chunks per pipeline rank (v).",
+              aliases=("--virtual-stages",)),
     PinOption("--dp", "data_parallel", "Data parallel degree (d).", aliases=("--data-parallel",)),
     PinOption("--cp", "context_parallel", "Context parallel degree (c).", aliases=("--context-parallel",)),
     PinOption("--cp-kind", "context_parallel_kind", "Exchange of context parallelism.",

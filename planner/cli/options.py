@@ -55,7 +55,7 @@ _PROBLEM = (
     _problem(
         "--framework",
         metavar="NAME",
-        help="Whose limits and habits hold (plan-parallel frameworks) [default: megatron].",
+        help="Whose limits and habits hold (plan-parallel frameworks) [default: megatron; TPU: maxtext].",
     ),
     _problem("--finetune", metavar="full|lora|qlora", help="What is trained [default: full]."),
     _problem(

@@ -150,3 +150,13 @@ def test_a_plan_has_the_chunks_that_its_schedule_runs(schedule: str, chunks: int
     pins = {"pp": "4", "schedule": schedule}
     request = ask(model="llama-3-8b", gpus=8, framework="torchtitan", pins=pins)
     assert pinned_plan(request).virtual_stages == chunks
+
+
+@pytest.mark.parametrize(
+    ("hardware", "framework"), [("h100", "megatron"), ("mi300x", "megatron"), ("tpu-v5p", "maxtext")]
+)
+def test_the_framework_is_one_that_the_accelerator_runs(hardware: str, framework: str) -> None:
+    request = ask(model="gemma-2-9b", gpus=64, hardware=hardware)
+    assert request.framework.name == framework
+    assert any(sentence.startswith(f"Framework {framework}: ") for sentence in request.assumptions)
+    assert ask(model="gemma-2-9b", gpus=64, hardware=hardware, framework="any").framework.name == "any"
