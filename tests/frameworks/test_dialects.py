@@ -356,6 +356,22 @@ def test_a_model_that_the_catalog_lacks_is_named(tmp_path: Path) -> None:
         review_files([str(script)], Question(), 0.0)
 
 
+def test_what_a_trainer_switches_on_satisfies_the_settings_that_need_it() -> None:
+    source = SWIFT.rstrip() + " --overlap_param_gather true --overlap_grad_reduce true --fp16 true\n"
+    launch = read_text(source, "run.sh")
+    found = lint(launch, asked("qwen3-30b-a3b", 16, "megatron", 16))
+    assert "settings-need-others" not in {entry.rule for entry in found}
+    assert understood(launch)["precision"] == "fp16"
+
+
+def test_weights_on_the_host_are_said_not_to_be_priced() -> None:
+    source = '{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}},\n'
+    source += ' "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}'
+    found = lint(read_text(source, "ds.json"), asked("llama-3-8b", 8, "deepspeed", 8))
+    (said,) = [entry for entry in found if entry.rule == "unreadable-value"]
+    assert "weights that wait on the host are not priced" in said.message
+
+
 def test_paddle_refuses_sharded_gradients_in_a_pipeline() -> None:
     request = asked("llama-2-13b", 16, "paddle", 16)
     found = lint(read_text(PADDLE.replace("stage1", "stage2"), "sft.json"), request)

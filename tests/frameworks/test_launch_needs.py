@@ -58,6 +58,15 @@ def test_a_setting_beside_its_other_is_not_told(flags: str) -> None:
     assert not told(flags)
 
 
+def test_interleaving_over_two_ranks_overlaps_its_sends() -> None:
+    """Megatron-LM arguments.py: without overlapping sends the interleaved schedule takes more than two."""
+    chunks = "--num-virtual-stages-per-pipeline-rank 2 --no-overlap-p2p-communication"
+    two, four = (f"--pipeline-model-parallel-size {ranks} {chunks}" for ranks in (2, 4))
+    assert any("does not go with --no-overlap-p2p-communication" in entry for entry in told(two))
+    assert not told(four)
+    assert not told(two.replace("--no-overlap-p2p-communication", ""))
+
+
 def test_deepspeed_takes_one_half_precision() -> None:
     source = '{"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}, "fp16": {"enabled": %s}}'
     both = list(need_findings(read_text(source % "true", "ds.json")))

@@ -46,6 +46,13 @@ def zero_stage(value: Any) -> int:
     return stage
 
 
+def weights_stay(value: Any) -> str:
+    """Read where weights live: only the GPU's are priced."""
+    if str(value) in {"cpu", "nvme"}:
+        raise ValueError("weights that wait on the host are not priced; the check keeps them on the GPU")
+    return str(value)
+
+
 def config_path(value: Any) -> str | None:
     """Read the path of a JSON; a flag without one only switches DeepSpeed on."""
     return None if isinstance(value, bool) else str(value)
@@ -58,6 +65,7 @@ KEYS: dict[str, Key] = {
     "per_device_train_batch_size": Key("micro_batch", batch_number),
     "zero_optimization.stage": Key("zero_stage", zero_stage),
     "zero_optimization.offload_optimizer.device": Key("offload", text),
+    "zero_optimization.offload_param.device": Key("offload_param", weights_stay),
     "bf16.enabled": Key("bf16", switch),
     "fp16.enabled": Key("fp16", switch),
     "bf16": Key("bf16", yes),

@@ -99,9 +99,10 @@ def gathered(
 
 
 def with_defaults(launch: LaunchFile, defaults: Mapping[str, Any]) -> LaunchFile:
-    """Return the launch file with values for fields that it leaves out."""
+    """Return the launch file with values for fields that it leaves out (bf16 only where fp16 is not said)."""
     path = launch.paths[0]
-    assumed = {name: Found(name, value, path, 1) for name, value in defaults.items()}
+    left_out = {"bf16"} if launch.get("fp16", False) else set()
+    assumed = {name: Found(name, value, path, 1) for name, value in defaults.items() if name not in left_out}
     return replace(launch, fields={**assumed, **launch.fields})
 
 

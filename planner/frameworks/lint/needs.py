@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from planner.frameworks.launch import Found, LaunchFile
 from planner.frameworks.lint.findings import Finding, finding
+from planner.frameworks.megatron.read import KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
 
 def need_findings(launch: LaunchFile) -> Iterator[Finding]:
     """Yield an error for every setting without the one that it needs, or beside one that it excludes."""
-    said = {_plain(entry.key): entry for entry in launch.found}
+    said = _switched_on(launch) | {_plain(entry.key): entry for entry in launch.found}
     for need in NEEDS.get(launch.framework, ()):
         at = _given(said, need.setting)
         if at is None:
@@ -68,10 +69,20 @@ def need_findings(launch: LaunchFile) -> Iterator[Finding]:
                 message = f"{_shown(at)} does not go with {other.key}"
                 yield finding(at, "error", "settings-need-others", message)
     yield from _positions(said)
+    yield from _two_ranks(said)
     stage = launch.fields.get("zero_stage")
     if launch.framework == "nanotron" and stage is not None and stage.value > 1:
         message = f"nanotron shards the optimizer alone: {_shown(stage)} runs as 1"
         yield finding(stage, "warning", "setting-means-less", message)
+
+
+def _switched_on(launch: LaunchFile) -> dict[str, Found]:
+    """Megatron's switches that a trainer around it turns on by itself."""
+    if launch.framework != "megatron":
+        return {}
+    fields = launch.fields
+    on = {name: fields[key.field] for name, key in KEYS.items() if key.field in fields}
+    return {name: found for name, found in on.items() if found.value is True}
 
 
 def _positions(said: dict[str, Found]) -> Iterator[Finding]:
@@ -86,6 +97,18 @@ def _positions(said: dict[str, Found]) -> Iterator[Finding]:
     if int(positions.value) < int(tokens.value):
         message = f"{_shown(positions)} is less than {_shown(tokens)}"
         yield finding(positions, "error", "settings-need-others", message)
+
+
+def _two_ranks(said: dict[str, Found]) -> Iterator[Finding]:
+    """Interleaving over two ranks puts two sends to one rank into a batch unless they overlap computation."""
+    chunks = ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage")
+    ranks, apart = said.get("pipeline_model_parallel_size"), said.get("no_overlap_p2p_communication")
+    if ranks is None or apart is None or str(ranks.value) != "2":
+        return
+    at = next((said[name] for name in chunks if name in said), None)
+    if at is not None:
+        message = f"{_shown(at)} over 2 pipeline ranks does not go with {apart.key}; it takes 3 ranks or more"
+        yield finding(at, "error", "settings-need-others", message)
 
 
 def _plain(key: str) -> str:
