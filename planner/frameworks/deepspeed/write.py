@@ -11,6 +11,7 @@ from planner.frameworks.expressible import limit_problems, refuse
 from planner.frameworks.megatron.arguments import batch_arguments, model_arguments
 from planner.frameworks.megatron.write import flag
 from planner.frameworks.scripts import Launch, bash_header
+from planner.spec.model import Model
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -136,7 +137,7 @@ def megatron_arguments(plan: Plan, request: PlanRequest) -> str:
         "pipeline_model_parallel_size": plan.pipeline_parallel,
         "zero_stage": plan.zero_stage,
         **batch_arguments(plan, request),
-        **{name: value for name, value in model_arguments(request.model).items() if name in _OLD_MODEL_FLAGS},
+        **_fork_arguments(request.model),
     }
     if plan.context_parallel > 1:
         arguments["ds_sequence_parallel_size"] = plan.context_parallel
@@ -151,10 +152,22 @@ def megatron_arguments(plan: Plan, request: PlanRequest) -> str:
     return "\n".join([*lines, ")", ""])
 
 
+def _fork_arguments(model: Model) -> dict[str, Any]:
+    """The architecture in the words of the DeepSpeed fork of Megatron (``megatron/arguments.py`` there)."""
+    said = model_arguments(model)
+    found: dict[str, Any] = {name: value for name, value in said.items() if name in _OLD_MODEL_FLAGS}
+    found["normalization"] = str(said["normalization"]).lower()
+    if said["position_embedding_type"] == "rope":
+        found["use_rotary_position_embeddings"] = True
+    if "num_query_groups" in said:
+        found["num_key_value_heads"] = said["num_query_groups"]
+    return found
+
+
 _OLD_MODEL_FLAGS = frozenset(
     {
         "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "swiglu",
         "disable_bias_linear", "untie_embeddings_and_output_weights", "attention_dropout", "hidden_dropout",
     }
 )  # fmt: skip
-"""Megatron's model flags that the DeepSpeed fork has too; KV heads have a name of their own there."""
+"""Megatron's model flags that the DeepSpeed fork has too."""

@@ -19,6 +19,13 @@ REMAT = {"none": "none", "selective": "minimal", "full": "full"}
 """``remat_policy``: keep everything, keep the products' outputs, keep only the layer's input."""
 
 
+_TRAIN = 'python3 -m maxtext.trainers.pre_train.train "$HERE/maxtext.yml" "$@"'
+_GPU_PROCESSES = (
+    "# MaxText joins the nodes of GPUs by these (max_utils.py, initialize_jax_for_gpu): one process a node.\n"
+    'export NNODES NODE_RANK JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT"\n'
+)
+
+
 def axes(plan: Plan) -> dict[str, int]:
     """Return the mesh axes that are more than 1 under any plan; the rest of MaxText's axes stay 1.
 
@@ -78,15 +85,17 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
         Something in the plan has no key.
     """
     refuse(PROFILE.name, inexpressible(plan, request))
+    on_tpu = request.cluster.links[0].is_torus
     launch = Launch(
         version=PROFILE.version,
         command="",
-        starter='python3 -m maxtext.trainers.pre_train.train "$HERE/maxtext.yml" "$@"',
-        environment={"LIBTPU_INIT_ARGS": ""},
+        starter=_TRAIN if on_tpu else _GPU_PROCESSES + _TRAIN,
+        environment={"LIBTPU_INIT_ARGS": ""} if on_tpu else {},
     )
     steps = [
-        "Copy `maxtext.yml` to every TPU VM; `base_config` has to point at MaxText's `base.yml`.",
-        "On each: `bash torchrun.sh run_name=<name> base_output_directory=gs://<bucket>`.",
+        f"Copy `maxtext.yml` to every {'TPU VM' if on_tpu else 'node'}; `base_config` has to point at "
+        "MaxText's `base.yml`.",
+        "On each: `bash torchrun.sh run_name=<name> base_output_directory=<folder or gs://bucket>`.",
     ]
     notes = [
         "JAX places devices on the torus itself; the rank map gives the logical order of the mesh.",

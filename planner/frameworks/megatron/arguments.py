@@ -126,9 +126,9 @@ def model_arguments(model: Model) -> Arguments:
         "ffn_hidden_size": model.ffn_hidden_size,
         "num_attention_heads": model.num_heads,
         "vocab_size": model.vocab_size,
-        "disable_bias_linear": True,
-        "normalization": "RMSNorm",
-        "position_embedding_type": "rope",
+        **_bias_arguments(model),
+        "normalization": "LayerNorm" if model.norm == "layer" else "RMSNorm",
+        "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
     }
@@ -141,8 +141,17 @@ def model_arguments(model: Model) -> Arguments:
     return arguments | _attention_arguments(model) | (_moe_arguments(model) if model.is_moe else {})
 
 
+def _bias_arguments(model: Model) -> Arguments:
+    """Biases of the matrices: all (Megatron's default; not for experts), of queries to values, or none."""
+    if model.mlp_bias and not model.is_moe:
+        return {}
+    return {"disable_bias_linear": True} | ({"add_qkv_bias": True} if model.qkv_bias else {})
+
+
 def _attention_arguments(model: Model) -> Arguments:
     arguments: Arguments = {}
+    if model.is_mla or model.query_key_norm == "head":
+        arguments["qk_layernorm"] = True
     if model.is_mla:
         arguments |= {
             "multi_latent_attention": True,
