@@ -341,10 +341,12 @@ def _without_pipeline(best: Estimate, request: PlanRequest, ranked: Sequence[Est
         if request.model.is_moe
         else changed(best.plan, "tensor_parallel", request.cluster.nvlink_domain, request)
     )
-    plan = changed(wide or best.plan, "pipeline_parallel", 1, request) or wide or best.plan
+    plan = changed(wide or best.plan, "pipeline_parallel", 1, request)
+    if plan is None and known is None:
+        parts = [why_unchanged(wide or best.plan, "pipeline_parallel", 1, request)]
     stages = [stage for stage in request.framework.limits.zero_stages if stage >= best.plan.zero_stage]
     for stage in stages if known is None else stages[:1]:
-        sharded = changed(plan, "zero_stage", stage, request)
+        sharded = None if plan is None else changed(plan, "zero_stage", stage, request)
         if sharded is None:
             continue
         side = _largest_cut(look(best, request, "zero_stage", stage, 0.0, sharded), best, request)
@@ -372,11 +374,11 @@ def _largest_cut(side: Side, best: Estimate, request: PlanRequest) -> Side:
 def _data_parallel(best: Estimate, request: PlanRequest) -> Reason:
     plan = best.plan
     batch = plan.global_batch // plan.data_parallel
-    gpus = f"the {plan.num_gpus} GPUs that are" if plan.num_gpus > 1 else "the one GPU that is"
+    gpus = f"the {plan.num_gpus} GPUs" if plan.num_gpus > 1 else "the one GPU"
     sequences = f"{batch} of the {plan.global_batch}" if plan.data_parallel > 1 else f"all {batch}"
     sentence = (
-        f"d={plan.data_parallel} (data parallel): {gpus} left after t={plan.tensor_parallel}, "
-        f"p={plan.pipeline_parallel}, c={plan.context_parallel}; each replica trains {sequences} sequences "
+        f"d={plan.data_parallel} (data parallel): what t={plan.tensor_parallel}, p={plan.pipeline_parallel}, "
+        f"c={plan.context_parallel} leave of {gpus}; each replica trains {sequences} sequences "
         f"as {plan.num_microbatches} micro-batch{'es' if plan.num_microbatches > 1 else ''} "
         f"of {plan.micro_batch}."
     )

@@ -374,10 +374,19 @@ def stage_table(estimate: Estimate) -> str:
 
 def review_text(found: Review) -> str:
     """Price of a checked run and of the better plan, as text."""
-    names = [name for name, estimate in (("yours", found.estimate), ("better", found.better)) if estimate]
-    estimates = [estimate for estimate in (found.estimate, found.better) if estimate]
     count = len(found.findings)
     summary = f"{count} finding{'' if count == 1 else 's'}." if count else "No findings."
-    if not estimates:
+    now, better = found.estimate, found.better
+    is_beaten = better is None or now is None or not _holds_against(now, better)
+    rows = {"yours": now, "better": better if is_beaten else None}
+    shown = {name: estimate for name, estimate in rows.items() if estimate is not None}
+    if not shown:
         return summary
-    return f"{summary}\n\n{headline(found.request)}\n\n{ranking(estimates, found.request, names)}"
+    table = ranking(list(shown.values()), found.request, list(shown))
+    parts = [summary, paragraph(headline(found.request)), table]
+    return "\n\n".join(parts if is_beaten else [*parts, "The planner found no faster plan."])
+
+
+def _holds_against(now: Estimate, other: Estimate) -> bool:
+    """Whether a run works as written and no other plan is known to be faster."""
+    return now.is_legal and now.fits and now.step_time_s <= other.step_time_s

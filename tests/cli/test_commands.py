@@ -324,3 +324,17 @@ def test_a_help_page_leaves_out_headings_without_options() -> None:
     text = run("check", "--help").output
     assert "The problem:" in text
     assert "Pins: " not in text
+
+
+def test_check_says_where_nothing_faster_is_found(tmp_path: Path) -> None:
+    assert run("launch", *SMALL, *PINNED, "--framework", "megatron", "--out", str(tmp_path)).exit_code == 0
+    launched = str(tmp_path / "args.sh")
+    best = json.loads(run(*SMALL, "--top", "1", "--json").stdout)
+    best_files = tmp_path / "best"
+    assert run("launch", *SMALL, "--framework", "megatron", "--out", str(best_files)).exit_code == 0
+    result = run("check", str(best_files / "args.sh"), *SMALL, "--time-limit", "10")
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith("The planner found no faster plan.\n")
+    assert "better" not in result.output
+    assert best["status"] == "optimal"
+    assert "better  " in run("check", launched, *SMALL, "--time-limit", "10").output

@@ -177,6 +177,17 @@ def test_the_textbook_plan_is_told_beside_a_ranked_plan_without_a_pipeline(
     assert f"; t=4 p=1 d=2 ZeRO-{plan.zero_stage}" in sentence  # nodes of 4 GPUs
 
 
+def test_where_no_pipeline_divides_nothing_the_plan_itself_is_not_told(tiny_dense: PlanRequest) -> None:
+    """8 GPUs in nodes of 4: t=4 p=2 trains 3 sequences; without a pipeline two replicas would share them."""
+    odd = vary(tiny_dense, workload={"global_batch": 3})
+    piped = evaluate(complete({"tensor_parallel": 4, "pipeline_parallel": 2, "micro_batch": 1}, odd), odd)
+    assert (piped.plan.data_parallel, piped.plan.num_microbatches) == (1, 3)
+    sentence = next(
+        reason.sentence for reason in reasons(piped, odd) if reason.sentence.startswith("Without a pipeline")
+    )
+    assert sentence == ("Without a pipeline: p=1 leaves d=2 replicas, over which 3 sequences do not divide.")
+
+
 def test_reasons_name_the_rule_and_its_numbers(tiny_dense: PlanRequest) -> None:
     plan = complete({"tensor_parallel": 4}, tiny_dense)
     found = reasons(evaluate(plan, tiny_dense), tiny_dense)
