@@ -58,7 +58,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path))
     except ValueError as error:
-        raise BadInput(f"{path}: {str(error)[:200]}") from error
+        raise BadInput(f"{path} is not TOML: {str(error)[:200]}") from error
     except RecursionError as error:
         raise BadInput(f"{path} is nested too deeply") from error
 

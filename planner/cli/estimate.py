@@ -44,7 +44,7 @@ def command(as_json: bool, path: str | None, recompute_modules: str | None, **op
     request = question(options).request()
     plan = plan_file(path, request) if path else pinned_plan(request)
     if recompute_modules is not None:
-        plan = plan.model_copy(update={"recompute_modules": tuple(recompute_modules.split(","))})
+        plan = plan.model_copy(update={"recompute_modules": _modules(recompute_modules)})
     estimate = evaluate(plan, request)
     if as_json:
         from planner.report.json import dumps, estimate_report, request_report
@@ -56,3 +56,23 @@ def command(as_json: bool, path: str | None, recompute_modules: str | None, **op
 
         click.echo(estimate_text(estimate, request))
     sys.exit(0 if estimate.is_legal and estimate.fits else NOT_RUNNABLE)
+
+
+def _modules(said: str) -> tuple[str, ...]:
+    """Names of recomputed modules.
+
+    Raises
+    ------
+    BadInput
+        No layer has a part of that name.
+    """
+    from planner.cost.activations import RECOMPUTE_DROPS
+    from planner.errors import BadInput, did_you_mean
+
+    words = tuple(word.strip() for word in said.split(","))
+    for word in words:
+        if word not in RECOMPUTE_DROPS:
+            known = ", ".join(RECOMPUTE_DROPS)
+            hint = did_you_mean(word, RECOMPUTE_DROPS)
+            raise BadInput(f"--recompute-modules {word!r} is not one of {known}{hint}")
+    return words

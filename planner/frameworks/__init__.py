@@ -52,7 +52,7 @@ def load_framework(name: str) -> FrameworkProfile:
     if wanted in known:
         return _profile(known[wanted])
     hint = did_you_mean(wanted, [*FRAMEWORKS, *known])
-    raise BadInput(f"unknown framework {name!r}{hint}; known are {', '.join(FRAMEWORKS)}")
+    raise BadInput(f"unknown framework {name!r}, known are {', '.join(FRAMEWORKS)}{hint}")
 
 
 def _normal(name: str) -> str:

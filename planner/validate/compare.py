@@ -48,9 +48,12 @@ def validate_file(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     BadInput
-        The file cannot be read.
+        The file cannot be read, or no line of it is JSON.
     """
-    return validate_rows(read_rows(Path(path)))
+    rows = read_rows(Path(path))
+    if rows and all("unreadable" in row for row in rows):
+        raise BadInput(f"{path}: no line is JSON (the first: {rows[0]['unreadable']})")
+    return validate_rows(rows)
 
 
 def validate_rows(rows: Sequence[Row]) -> dict[str, Any]:

@@ -338,3 +338,10 @@ def test_check_says_where_nothing_faster_is_found(tmp_path: Path) -> None:
     assert "better" not in result.output
     assert best["status"] == "optimal"
     assert "better  " in run("check", launched, *SMALL, "--time-limit", "10").output
+
+
+def test_recompute_modules_have_to_exist() -> None:
+    result = run("estimate", *SMALL, "--recompute", "selective", "--recompute-modules", "mlp,layer_norm")
+    assert result.exit_code == 2
+    assert "'layer_norm' is not one of core_attn, mlp" in result.stderr
+    assert result.stderr.rstrip().endswith("did you mean 'layernorm'?")

@@ -10,6 +10,7 @@ import pytest
 
 from planner.cost.layer import UNFUSED
 from planner.errors import BadInput
+from planner.validate.compare import validate_file
 from planner.validate.measured import read_model, read_rows, to_case
 
 
@@ -269,3 +270,12 @@ def test_damaged_lines_stay_rows(tmp_path: Path) -> None:
 def test_an_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"missing\.jsonl"):
         read_rows(tmp_path / "missing.jsonl")
+
+
+def test_a_file_without_a_line_of_json_is_refused_and_one_with_some_is_not(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\necho 1\n")
+    with pytest.raises(BadInput, match="no line is JSON"):
+        validate_file(script)
+    script.write_text('#!/bin/sh\n{"id": "a"}\n')
+    assert [row["skipped"] is not None for row in validate_file(script)["rows"]] == [True, True]
