@@ -192,6 +192,32 @@ def test_keys_of_check(tmp_path: Path) -> None:
     found = printed("check", str(launch), *SMALL, "--no-search", code=3)
     assert set(found) == keys["check"]
     assert set(found["findings"][0]) == keys["finding"]
+    assert found["estimate"] is found["better"] is None
+
+
+def test_keys_of_why_not_and_compare(tmp_path: Path) -> None:
+    keys = documented()
+    two = printed("plan", *SMALL, *NARROW, "--dp", "4", "--top", "2")
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(two))
+    compared = printed("compare", str(path), str(path), *SMALL)
+    assert set(compared) == keys["compare"]
+    assert set(compared["first"]) == keys["estimate"] - {"request", "assumptions"}
+    refused = printed("why-not", *SMALL, "--tp", "3", code=3)
+    assert set(refused) == keys["why-not"]
+
+
+def test_every_number_of_the_table_is_in_the_json() -> None:
+    """Free memory is what is usable less the peak; the rest stands there as it is printed."""
+    words = ("estimate", *SMALL, "--pp", "2", "--zero", "1")
+    found = printed(*words)
+    cells = CliRunner().invoke(main, list(words)).stdout.splitlines()[4].split()
+    free_gb = found["request"]["usable_memory_gb"] - found["peak_memory_gb"]
+    assert [f"{found['peak_memory_gb']:.1f}", f"{free_gb:.1f}", f"{found['bubble_pct']:.0f}%"] == [
+        cells[-5], cells[-3], cells[-1],
+    ]  # fmt: skip
+    assert f"{found['tokens_per_s_per_gpu']:.0f}" in cells
+    assert f"{100 * found['mfu']:.1f}%" in cells
 
 
 def test_keys_of_validate() -> None:

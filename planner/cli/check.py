@@ -58,6 +58,7 @@ def command(files: tuple[str, ...], style: str, as_json: bool, out: str | None, 
     from planner.api import review_files
     from planner.frameworks.lint import fix, format_findings
     from planner.output import write_folder
+    from planner.report.json import dumps, review_report
     from planner.report.table import review_text
 
     limit, _ = options.pop("time_limit"), options.pop("workers")
@@ -65,7 +66,10 @@ def command(files: tuple[str, ...], style: str, as_json: bool, out: str | None, 
     style = "json" if as_json else style
     variables = dict(assignment(said) for said in options.pop("assigned"))
     found = review_files(files, question(options), 0.0 if no_search else limit, variables)
-    click.echo(format_findings(found.findings, style), nl=False)
+    if style == "json":
+        click.echo(dumps(review_report(found)))
+    else:
+        click.echo(format_findings(found.findings, style), nl=False)
     if style == "text":
         click.echo(review_text(found))
     if out is not None:

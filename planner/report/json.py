@@ -1,14 +1,16 @@
 """Results as JSON-ready dictionaries. Key names are frozen by tests; new keys may be added, none removed.
 
-Gigabytes (1e9 bytes) appear only here, under the one name ``peak_memory_gb``.
+Gigabytes (1e9 bytes) appear only here, under names that end in ``_gb``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from planner.report.table import bubble_fraction
 from planner.spec import Plan, PlanRequest
 from planner.units import GB
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from planner.explain.answer import Answer
     from planner.explain.compare import Comparison
     from planner.explain.why_not import WhyNot
+    from planner.frameworks.lint import Review
     from planner.solver.result import Estimate
 
 PLAN_FIELDS = (
@@ -72,6 +75,7 @@ def estimate_report(estimate: Estimate, explanation: Iterable[str] = ()) -> dict
         "time_s": estimate.time.as_dict(),
         "memory_bytes": worst.as_dict(),
         "peak_memory_gb": estimate.peak_memory_bytes / GB,
+        "bubble_pct": 100 * bubble_fraction(estimate.time),
         "tokens_per_s_per_gpu": float(estimate.tokens_per_s_per_gpu),
         "mfu": float(estimate.mfu),
         "notes": list(estimate.notes),
@@ -96,6 +100,7 @@ def request_report(request: PlanRequest) -> dict[str, Any]:
         "hardware": request.cluster.accelerator.name,
         "gpus": request.cluster.num_gpus,
         "gpus_per_node": request.cluster.gpus_per_node,
+        "usable_memory_gb": request.cluster.usable_hbm_bytes / GB,
         "global_batch": request.workload.global_batch,
         "global_batch_max": request.workload.global_batch_max,
         "seq_length": request.workload.seq_length,
@@ -148,6 +153,16 @@ def why_not_report(found: WhyNot) -> dict[str, Any]:
         "conflict": [member.as_dict() for member in conflict.members] if conflict else [],
         "relaxations": [relaxation.as_dict() for relaxation in conflict.relaxations] if conflict else [],
         "hopeless": list(conflict.hopeless) if conflict else [],
+    }
+
+
+def review_report(found: Review) -> dict[str, Any]:
+    """A checked run: findings, its price and that of the better plan, null where there is none."""
+    return {
+        "findings": [asdict(finding) for finding in found.findings],
+        "request": request_report(found.request),
+        "estimate": estimate_report(found.estimate) if found.estimate else None,
+        "better": estimate_report(found.better) if found.better else None,
     }
 
 
