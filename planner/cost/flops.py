@@ -71,8 +71,13 @@ def local_kv_heads(model: Model, setting: Setting) -> Any:
     return np.maximum(model.num_kv_heads / np.asarray(setting.tensor_parallel), 1.0)
 
 
-def model_flops_per_token(model: Model, seq_length: int) -> float:
+def model_flops_per_token(model: Model, seq_length: int, frozen_weights: bool = False) -> float:
     """Training FLOPs of one token, causal attention counted half, no recompute. [FLOP].
+
+    Parameters
+    ----------
+    frozen_weights
+        Adapters are trained: the model's own matrices have no weight gradients.
 
     Notes
     -----
@@ -85,20 +90,29 @@ def model_flops_per_token(model: Model, seq_length: int) -> float:
     physics 1.2; Megatron-LM ``num_floating_point_operations``.
     """
     one = Settings()
-    forward = 0.0
+    forward = attention = 0.0
     for kind, count in Counter(model.layer_kinds).items():
         forward += count * _forward_flop(model, kind, seq_length, one)
+        attention += count * _attention_flop(model, kind, seq_length)
     forward += head_gemm(model, 1, model.vocab_size).flop
     if model.mtp_depth:
         module = _forward_flop(model, model.layer_kinds[-1], seq_length, one)
         module += 4.0 * model.hidden_size**2 + head_gemm(model, 1, model.vocab_size).flop
         forward += model.mtp_depth * module
-    return 3.0 * float(forward)
+        attention += model.mtp_depth * _attention_flop(model, model.layer_kinds[-1], seq_length)
+    return 2.0 * float(forward) + float(attention if frozen_weights else forward)
 
 
-def mfu(model: Model, seq_length: int, tokens_per_s_per_gpu: float, peak_flop_per_s: float) -> float:
+def mfu(
+    model: Model,
+    seq_length: int,
+    tokens_per_s_per_gpu: float,
+    peak_flop_per_s: float,
+    frozen_weights: bool = False,
+) -> float:
     """Model FLOPs utilisation: useful FLOPs over the vendor's dense peak. [1]."""
-    return model_flops_per_token(model, seq_length) * tokens_per_s_per_gpu / peak_flop_per_s
+    useful = model_flops_per_token(model, seq_length, frozen_weights)
+    return useful * tokens_per_s_per_gpu / peak_flop_per_s
 
 
 def attention_dims(model: Model) -> tuple[int, int]:
@@ -110,7 +124,11 @@ def attention_dims(model: Model) -> tuple[int, int]:
 
 def _forward_flop(model: Model, kind: LayerKind, seq_length: int, setting: Setting) -> float:
     products = sum(gemm.flop for gemm in layer_gemms(model, kind, 1, setting))
-    return float(products) + 2.0 * model.num_heads * sum(attention_dims(model)) * _context(kind, seq_length)
+    return float(products) + _attention_flop(model, kind, seq_length)
+
+
+def _attention_flop(model: Model, kind: LayerKind, seq_length: int) -> float:
+    return 2.0 * model.num_heads * sum(attention_dims(model)) * _context(kind, seq_length)
 
 
 def _context(kind: LayerKind, seq_length: int) -> float:

@@ -54,7 +54,11 @@ def evaluate(plan: Plan, request: PlanRequest) -> Estimate:
         fits=_peak(stages) <= request.cluster.usable_hbm_bytes,
         tokens_per_s_per_gpu=tokens_per_s_per_gpu,
         mfu=mfu(
-            request.model, request.workload.seq_length, tokens_per_s_per_gpu, _peak_flop_per_s(plan, request)
+            request.model,
+            request.workload.seq_length,
+            tokens_per_s_per_gpu,
+            _peak_flop_per_s(plan, request),
+            request.workload.frozen_weights,
         ),
         error_band_pct=error_band_pct(request, plan),
         notes=_notes(plan, request, stages),

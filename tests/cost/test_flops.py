@@ -8,7 +8,7 @@ from planner.catalog import load_model
 from planner.cost.flops import expert_tokens, layer_gemms, mfu, model_flops_per_token
 from planner.cost.setting import Settings
 from planner.spec import PlanRequest
-from planner.spec.model import LayerKind
+from planner.spec.model import LayerKind, Model
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,18 @@ def test_flops_of_all_ranks_add_up_to_the_layers(tiny_moe: PlanRequest, degrees:
     setting = Settings(**degrees)
     part = sum(g.flop for g in layer_gemms(model, kind, 64, setting) if g.expert)
     assert float(part) * setting.tensor_parallel == pytest.approx(float(whole))
+
+
+def test_frozen_weights_have_no_weight_gradients() -> None:
+    """2 layers, h 8, 2 heads of 4, 2 KV heads, ungated MLP 16, vocabulary 32, 16 tokens.
+
+    Matrices 2 x (4 x 64 + 2 x 128) + 32 x 8 = 1280 weights: 2 x 1280 FLOP forward, as many for inputs backward.
+    Attention 2 layers x 2 x 2 heads x (4 + 4) x 16/2 = 512 FLOP forward, twice that backward as before.
+    """
+    model = Model(
+        name="m", num_layers=2, hidden_size=8, num_heads=2, num_kv_heads=2, head_dim=4, ffn_hidden_size=16,
+        vocab_size=32, seq_length=16, activation="gelu",
+    )  # fmt: skip
+    assert model_flops_per_token(model, 16) == 3 * (2 * 1280 + 512)
+    assert model_flops_per_token(model, 16, frozen_weights=True) == 2 * 2 * 1280 + 3 * 512
+    assert mfu(model, 16, 10.0, 1e6, frozen_weights=True) == pytest.approx((5120 + 1536) * 1e-5)
