@@ -86,7 +86,7 @@ def test_flops_of_all_ranks_add_up_to_the_layers(tiny_moe: PlanRequest, degrees:
 def test_frozen_weights_have_no_weight_gradients() -> None:
     """2 layers, h 8, 2 heads of 4, 2 KV heads, ungated MLP 16, vocabulary 32, 16 tokens.
 
-    Matrices 2 x (4 x 64 + 2 x 128) + 32 x 8 = 1280 weights: 2 x 1280 FLOP forward, as many for inputs backward.
+    Matrices 2 x (4 x 64 + 2 x 128) + 32 x 8 = 1280 weights: 2 x 1280 FLOP forward, as many for inputs.
     Attention 2 layers x 2 x 2 heads x (4 + 4) x 16/2 = 512 FLOP forward, twice that backward as before.
     """
     model = Model(
