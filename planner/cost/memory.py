@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -146,12 +147,33 @@ _LAST: dict[str, tuple[Plan, PlanRequest, tuple[Memory, ...]]] = {}
 
 
 def _memory(plan: Plan, request: PlanRequest) -> tuple[Memory, ...]:
+    """Ranks that hold the same kinds of layer are priced together."""
     loads = [merge_loads(chunks) for chunks in chunk_loads(plan, request.model)]
-    mirrors = reversed(loads) if plan.schedule in DOUBLE_MODEL else [None] * len(loads)
-    return tuple(
-        stage_memory(load, plan, request, rank, mirror)
-        for rank, (load, mirror) in enumerate(zip(loads, mirrors, strict=True))
+    mirrors = loads[::-1] if plan.schedule in DOUBLE_MODEL else None
+    alike: defaultdict[tuple[frozenset[LayerKind], ...], list[int]] = defaultdict(list)
+    for rank, held in enumerate(zip(loads, *([] if mirrors is None else [mirrors]), strict=True)):
+        alike[tuple(frozenset(load.layers) for load in held)].append(rank)
+    found: dict[int, Memory] = {}
+    for ranks in alike.values():
+        mirror = None if mirrors is None else _side_by_side([mirrors[rank] for rank in ranks])
+        own = _side_by_side([loads[rank] for rank in ranks])
+        priced = stage_memory(own, plan, request, np.array(ranks), mirror)
+        terms = {name: np.broadcast_to(value, len(ranks)).tolist() for name, value in priced.items()}
+        for place, rank in enumerate(ranks):
+            found[rank] = Memory(**{name: values[place] for name, values in terms.items()})
+    return tuple(found[rank] for rank in range(len(loads)))
+
+
+def _side_by_side(loads: list[ChunkLoad]) -> ChunkLoad:
+    """Loads of several ranks that hold the same kinds of layer, as arrays."""
+    return ChunkLoad(
+        {kind: np.array([float(load.layers[kind]) for load in loads]) for kind in loads[0].layers},
+        *(np.array([float(getattr(load, name)) for load in loads]) for name in COUNTS),
     )
+
+
+COUNTS = ("recompute_layers", "embedding", "head", "mtp")
+"""What a load has beside its layers, in the order of ``ChunkLoad``."""
 
 
 def _layer_activations(

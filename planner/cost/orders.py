@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -56,7 +57,7 @@ def rank_orders(
     if schedule == "gpipe":
         return [[("F", 0, i) for i in range(m)] + [("B", 0, i) for i in range(m)] for _ in range(p)]
     if schedule == "interleaved":
-        return [_interleaved(p, v, m, rank) for rank in range(p)]
+        return _interleaved(p, v, m)
     if schedule == "zb-h1":
         return [_zero_bubble(m, p - 1 - rank, rank) for rank in range(p)]
     if schedule == "zb-h2":
@@ -89,25 +90,18 @@ def round_size(p: Any, m: Any) -> Any:
     return m // np.maximum(m // p, 1)
 
 
-def _interleaved(p: int, v: int, m: int, rank: int) -> list[Op]:
+def _interleaved(p: int, v: int, m: int) -> list[list[Op]]:
     """Megatron's order: groups of micro-batches (``round_size``) walk through the chunks."""
     group = int(round_size(p, m))
-    starts = range(0, m, group)
-    pairs = [
-        (chunk, i) for start in starts for chunk in range(v) for i in range(start, min(start + group, m))
-    ]
-    forward: list[Op] = [("F", chunk, i) for chunk, i in pairs]
-    backward: list[Op] = [
-        ("B", chunk, i)
-        for start in starts
-        for chunk in reversed(range(v))
-        for i in range(start, min(start + group, m))
-    ]
-    warm_up = min(2 * (p - rank - 1) + (v - 1) * group, m * v)
-    ops = forward[:warm_up]
-    for ahead, behind in zip(forward[warm_up:], backward, strict=False):
-        ops += [ahead, behind]
-    return ops + backward[len(forward) - warm_up :]
+    rounds = [range(start, min(start + group, m)) for start in range(0, m, group)]
+    forward: list[Op] = [("F", chunk, i) for each in rounds for chunk in range(v) for i in each]
+    backward: list[Op] = [("B", chunk, i) for each in rounds for chunk in reversed(range(v)) for i in each]
+    orders = []
+    for rank in range(p):
+        warm_up = min(2 * (p - rank - 1) + (v - 1) * group, m * v)
+        steady = list(chain.from_iterable(zip(forward[warm_up:], backward, strict=False)))
+        orders.append(forward[:warm_up] + steady + backward[m * v - warm_up :])
+    return orders
 
 
 def _zero_bubble(m: int, warm_up: int, delay: int) -> list[Op]:

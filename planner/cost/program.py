@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
+from operator import itemgetter
 
 from planner.cost.orders import BIDIRECTIONAL, Op, OpKind, followers, neighbours, num_chunks, rank_orders
 from planner.errors import BadInput
@@ -37,10 +38,12 @@ class Program:
     first: tuple[int, ...]
     tail: tuple[int, ...]
     """The last ``TAIL`` p operations a chunk of every rank."""
-    ops: tuple[tuple[int, Op], ...]
+    ops: tuple[Op, ...]
 
 
 KINDS: tuple[OpKind, ...] = ("F", "D", "W", "B")
+MICRO_BATCH = itemgetter(2)
+"""Of an operation."""
 _DONE = "FDW"
 """Kinds of results that operations announce."""
 
@@ -64,36 +67,40 @@ def _build_long(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, in
 def _build(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, int]) -> Program:
     orders, chunks = rank_orders(schedule, p, v, m, ticks), num_chunks(schedule, v)
     impossible = BadInput(f"schedule {schedule} cannot run {m} micro-batches on {p} pipeline stages")
-    if any(op[2] >= m for order in orders for op in order):
+    if any(max(order, key=MICRO_BATCH)[2] >= m for order in orders if order):
         raise impossible
     needs = _needs(schedule, p, v, m)
     done = [0] * (len(_DONE) * p * chunks * m)
-    rows: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]
-    ops: list[tuple[int, Op]] = []
-    last, first, waiting = [0] * p, [0] * p, [iter(order) for order in orders]
-    heads: list[Op | None] = [next(each, None) for each in waiting]
-    while any(heads):
-        before = len(rows)
-        for rank, rest in enumerate(waiting):
-            while (op := heads[rank]) is not None:
-                source, hop, slot, own = needs[rank, op[1], op[0]]
-                upstream = done[source + op[2]] if source >= 0 else 0
-                if source >= 0 and not upstream:
+    previous, upstream, hops, slots = [0], [0], [0], [0]
+    ops: list[Op] = []
+    last, first, reached = [0] * p, [0] * p, [0] * p
+    while len(ops) < sum(map(len, orders)):
+        before = len(ops)
+        for rank, order in enumerate(orders):
+            need, latest, began = needs[rank], last[rank], len(ops)
+            for op in islice(order, reached[rank], None):
+                source, hop, slot, own = need[op[1]][op[0]]
+                arrival = done[source + op[2]] if source >= 0 else 0
+                if source >= 0 and not arrival:
                     break
-                rows.append((last[rank], upstream, hop, slot))
-                last[rank] = done[own + op[2]] = len(rows) - 1
-                first[rank] = first[rank] or last[rank]
-                heads[rank] = next(rest, None)
-                ops.append((rank, op))
-        if len(rows) == before:
+                previous.append(latest)
+                upstream.append(arrival)
+                hops.append(hop)
+                slots.append(slot)
+                ops.append(op)
+                latest = done[own + op[2]] = len(ops)
+            first[rank] = first[rank] or min(began + 1, latest)
+            reached[rank] += len(ops) - began
+            last[rank] = latest
+        if len(ops) == before:
             raise impossible
-    previous, upstream_rows, hops, slots = zip(*rows, strict=True)
-    tail = _tail(ops, [min(len(order), TAIL * p * chunks) for order in orders])
-    return Program(previous, upstream_rows, hops, slots, tuple(last), tuple(first), tail, tuple(ops))
+    tail = _tail(previous, last, [min(len(order), TAIL * p * chunks) for order in orders])
+    rows = (tuple(row) for row in (previous, upstream, hops, slots))
+    return Program(*rows, tuple(last), tuple(first), tail, tuple(ops))
 
 
-def _needs(schedule: Schedule, p: int, v: int, m: int) -> dict[tuple[int, int, OpKind], tuple[int, ...]]:
-    """What each (rank, chunk, kind) waits for, whether that is sent, its duration, what it announces.
+def _needs(schedule: Schedule, p: int, v: int, m: int) -> list[list[dict[OpKind, tuple[int, ...]]]]:
+    """What each [rank][chunk][kind] waits for, whether that is sent, its duration, what it announces.
 
     What is waited for and announced are offsets of micro-batch 0 in a table of finished operations, -1 where
     nothing arrives. Weight gradients feed nobody; both kinds of backward pass announce the input gradient.
@@ -103,25 +110,26 @@ def _needs(schedule: Schedule, p: int, v: int, m: int) -> dict[tuple[int, int, O
     def offset(kind: str, rank: int, chunk: int) -> int:
         return ((_DONE.index(kind) * p + rank) * chunks + chunk) * m
 
-    needs: dict[tuple[int, int, OpKind], tuple[int, ...]] = {}
+    needs: list[list[dict[OpKind, tuple[int, ...]]]] = [[{} for _ in range(chunks)] for _ in range(p)]
     for rank, chunk in product(range(p), range(chunks)):
         for number, kind in enumerate(KINDS):
             source = _source(schedule, p, v, rank, chunk, kind)
             arrives = -1 if source is None else offset(*source)
             hop = int(source is not None and source[1] != rank)
             own = offset("D" if kind == "B" else kind, rank, chunk)
-            needs[rank, chunk, kind] = (arrives, hop, (rank * chunks + chunk) * 4 + number, own)
+            needs[rank][chunk][kind] = (arrives, hop, (rank * chunks + chunk) * 4 + number, own)
     return needs
 
 
-def _tail(ops: list[tuple[int, Op]], wanted: list[int]) -> tuple[int, ...]:
+def _tail(previous: list[int], last: list[int], wanted: list[int]) -> tuple[int, ...]:
     """Indices of the last operations of every rank, latest first."""
-    places: list[list[int]] = [[] for _ in wanted]
-    for index in range(len(ops), 0, -1):
-        rank = ops[index - 1][0]
-        if len(places[rank]) < wanted[rank]:
-            places[rank].append(index)
-    return tuple(index for rank_places in places for index in rank_places)
+    places: list[int] = []
+    for index, count in zip(last, wanted, strict=True):
+        at = index
+        for _ in range(count):
+            places.append(at)
+            at = previous[at]
+    return tuple(places)
 
 
 def _source(

@@ -225,9 +225,9 @@ def _full(
     span = max(ends[last] - start for last, start in zip(program.last, starts, strict=True))
     events: tuple[Event, ...] = ()
     if with_events:
-        slots = program.slots
+        slots, of_rank = program.slots, len(durations) // p
         events = tuple(
-            Event(rank, op[0], op[1], op[2], ends[i] - durations[slots[i]], ends[i])
-            for i, (rank, op) in enumerate(program.ops, start=1)
+            Event(slots[i] // of_rank, op[0], op[1], op[2], ends[i] - durations[slots[i]], ends[i])
+            for i, op in enumerate(program.ops, start=1)
         )
-    return Timeline(max(ends), busy, span, events, tuple(ends[index] for index in program.tail))
+    return Timeline(max(ends), busy, span, events, tuple(map(ends.__getitem__, program.tail)))
