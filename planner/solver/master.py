@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from planner.rules.encode import TooManyCombinations, code, encode, new_variables
-from planner.solver.cp_sat import cp_model, new_solver
+from planner.solver.cp_sat import cp_model, new_table_solver
 from planner.solver.space import Rows, Space
+
+ROWS_A_THREAD = 1000
+"""Rows for which one thread more is worth its start, some milliseconds a solve."""
 
 
 class Master:
@@ -23,7 +26,8 @@ class Master:
     def __init__(self, rows: Rows, space: Space, workers: int) -> None:
         self._model = cp_model.CpModel()
         self._rows = rows
-        self._workers = workers
+        self._workers = min(workers, 1 + len(rows) // ROWS_A_THREAD)
+        self._left = set(range(len(rows)))
         domains = {field: np.unique(rows.values(field)).tolist() for field in rows.codes}
         self._fields = new_variables(self._model, domains)
         self._chosen = [self._model.new_bool_var(f"row_{index}") for index in range(len(rows))]
@@ -46,7 +50,9 @@ class Master:
 
     def exclude(self, rows: Iterable[int]) -> None:
         """Never choose these rows again."""
-        self._model.add_bool_and([self._chosen[index].negated() for index in rows])
+        excluded = set(rows)
+        self._left -= excluded
+        self._model.add_bool_and([self._chosen[index].negated() for index in excluded])
 
     def best(self, objective: list[int], scores: list[int] | None, near: float) -> int | None:
         """Choose the row with the least objective; with ``scores``, the simplest one nearly as good.
@@ -66,6 +72,8 @@ class Master:
         if fastest is None or scores is None:
             return fastest
         limit = int(objective[fastest] * near)
+        if not any(objective[row] <= limit for row in self._left - {fastest}):
+            return fastest
         order = sorted(rows, key=lambda row: (objective[row] > limit, scores[row], objective[row], row))
         place = {row: index for index, row in enumerate(order)}
         return self._minimize([place[row] for row in rows], fastest)
@@ -77,7 +85,7 @@ class Master:
         if hint is not None:
             for index, literal in enumerate(self._chosen):
                 self._model.add_hint(literal, index == hint)
-        solver = new_solver(self._workers)
+        solver = new_table_solver(self._workers)
         status = solver.solve(self._model)
         if status != cp_model.OPTIMAL:
             return None

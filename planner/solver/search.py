@@ -368,6 +368,7 @@ class Search:
         entries = [entry for entry in self._entries if entry.plan is not None]
         entries = [entry for entry in entries if entry.objective_us <= self._standings.limit_us]
         entries.sort(key=lambda entry: (entry.objective_us, simplicity(entry.plan), repr(entry.plan)))
+        entries = _undominated(entries)
         if not entries:
             return []
         rows = Rows.concatenate([entry.source.rows.take(np.array([entry.index])) for entry in entries])
@@ -382,3 +383,19 @@ class Search:
             chosen.append(entries[row])
             master.exclude(i for i, entry in enumerate(entries) if entry.family == entries[row].family)
         return chosen
+
+
+def _undominated(entries: list[Entry]) -> list[Entry]:
+    """Entries, fastest first, without those of which a faster one of the same family is no less simple.
+
+    At every rank the faster one comes first, by time and by simplicity, and both are excluded together: the
+    other is never chosen.
+    """
+    simplest: dict[tuple[object, ...], int] = {}
+    kept = []
+    for entry in entries:
+        score = simplicity(entry.plan)
+        if score < simplest.get(entry.family, NEVER):
+            simplest[entry.family] = score
+            kept.append(entry)
+    return kept
