@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
+from operator import itemgetter
 
 from planner.cost.orders import (
     BIDIRECTIONAL,
@@ -26,6 +27,8 @@ from planner.spec.plan import Schedule
 
 MOST_WALKED = 20_000
 """Forward passes of the largest pipeline whose chain is read off a full simulation: about 0.1 s."""
+KIND_AND_CHUNK = itemgetter(0, 1)
+"""Of an operation."""
 PHASES = {"F": (0,), "D": (1,), "W": (2,), "B": (1, 2)}
 """Forward, input gradient and weight gradient that each kind of operation consists of."""
 
@@ -113,7 +116,7 @@ def _through_ranks(schedule: Schedule, p: int, v: int, m: int) -> list[Chain]:
         for place in back:
             chain[*place, 1] += 1
             chain[*place, 2] += schedule not in SPLIT_BACKWARD
-        for (kind, chunk), times in Counter((op[0], op[1]) for op in order[start:]).items():
+        for (kind, chunk), times in Counter(map(KIND_AND_CHUNK, order[start:])).items():
             for phase in PHASES[kind]:
                 chain[rank, chunk, phase] += times
         chains.append(chain)

@@ -95,7 +95,7 @@ def _build(schedule: Schedule, p: int, v: int, m: int, ticks: tuple[int, int, in
         if len(ops) == before:
             raise impossible
     tail = _tail(previous, last, [min(len(order), TAIL * p * chunks) for order in orders])
-    rows = (tuple(row) for row in (previous, upstream, hops, slots))
+    rows = (tuple(previous), tuple(upstream), tuple(hops), tuple(slots))
     return Program(*rows, tuple(last), tuple(first), tail, tuple(ops))
 
 
@@ -149,11 +149,17 @@ def ends_of(program: Program, durations: list[float], send_s: float) -> list[flo
     """When each operation of the program ends, index 0 being the start of time. [s]."""
     ends = [0.0]
     append, delay = ends.append, (0.0, send_s)
-    rows = zip(program.previous, program.upstream, program.hops, program.slots, strict=True)
+    taken = map(durations.__getitem__, program.slots)
+    rows = zip(program.previous, program.upstream, program.hops, taken, strict=True)
     next(rows)
-    for previous, upstream, hop, slot in rows:
+    if send_s == 0:
+        for previous, upstream, _, duration in rows:
+            own, arrival = ends[previous], ends[upstream]
+            append((own if own > arrival else arrival) + duration)
+        return ends
+    for previous, upstream, hop, duration in rows:
         own, arrival = ends[previous], ends[upstream] + delay[hop]
-        append((own if own > arrival else arrival) + durations[slot])
+        append((own if own > arrival else arrival) + duration)
     return ends
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,20 @@ from planner.cost.setting import Settings
 from planner.cost.stage import ChunkLoad, stage_order
 from planner.cost.states import load_local_parameters
 from planner.solver.chain_pool import ChainPool
-from planner.solver.layout_passes import Counts, kinds_held, least_passes, recomputes_all
+from planner.solver.layout_passes import Counts, least_passes, recomputes_all
 from planner.solver.rank_shares import RankShares, Shares
 from planner.solver.recompute_counts import fewest, spread, tried
 from planner.solver.scale import ROUND_OFF
 from planner.solver.space import Rows
-from planner.solver.tables import CATEGORIES, Floats, WorkTimes, settings_by_category
+from planner.solver.tables import (
+    CATEGORIES,
+    OF_TAIL,
+    Floats,
+    WorkTimes,
+    settings_by_category,
+    settings_of_memory,
+)
+from planner.spec.plan import Schedule
 from planner.spec.request import PlanRequest
 
 Index = npt.NDArray[np.int64]
@@ -59,18 +67,19 @@ class Alike:
 
     def value(self, field: str) -> Any:
         """The value of a field that all share."""
-        return self.rows.values(field)[0].item()
+        return self.rows.value(field, 0)
 
     @cached_property
-    def settings(self) -> list[tuple[Index, Settings]]:
-        """By category: which of them, and their fields as arrays."""
-        return list(settings_by_category(self.rows))
+    def shape(self) -> tuple[Schedule, int, int, int]:
+        """What chains depend on: schedule, p, v, m."""
+        names = ("schedule", "pipeline_parallel", "virtual_stages", "num_microbatches")
+        schedule, p, v, m = (self.value(name) for name in names)
+        return schedule, p, v, m
 
     @cached_property
-    def places(self) -> tuple[tuple[int, int], ...]:
-        """(rank, chunk) of every stage in the data's order."""
-        names = ("schedule", "pipeline_parallel", "virtual_stages")
-        return tuple(stage_order(*(self.value(name) for name in names)))
+    def places(self) -> Index:
+        """(rank, chunk) of every stage in the data's order, as [2, stage]."""
+        return _places(*self.shape[:3])
 
     @property
     def is_two_way(self) -> bool:
@@ -80,6 +89,11 @@ class Alike:
     def step(self, seconds: Floats) -> Floats:
         """Step time of a makespan and what follows it, as [setting, layout]. [s]."""
         return np.asarray((seconds + self.fixed[:, None]) * self.growth[:, None])
+
+
+@lru_cache(maxsize=256)
+def _places(schedule: Schedule, p: int, v: int) -> Index:
+    return np.array(stage_order(schedule, p, v)).T
 
 
 @dataclass(frozen=True)
@@ -96,6 +110,8 @@ class Close:
     """What follows the makespan at least. [s]"""
     recomputed: Counts
     """Recomputed layers as [layout, rank]."""
+    chains: int
+    """``least_s`` contains the first so many of the known chains."""
 
 
 def bounded(
@@ -131,11 +147,14 @@ def bounded(
         )
     if len(rows):
         part = shares.take(columns)
-        least, after, recomputed = _closely(alike.take(rows), part, after, worth_s[rows], chains)
+        least, after, recomputed, chained = _closely(alike.take(rows), part, after, worth_s[rows], chains)
         found[rows] = np.maximum(found[rows], np.min(least, axis=1))
         for place, row in enumerate(rows.tolist()):
             own = np.flatnonzero(least[place] < worth_s[row])
-            closes[row] = Close(part, own, least[place, own], after[place, own], recomputed[place, own])
+            closes[row] = Close(
+                part, own, least[place, own], after[place, own], recomputed[place, own],
+                int(np.min(chained[own], initial=chains.number(*alike.shape))),
+            )  # fmt: skip
     return found, closes
 
 
@@ -147,10 +166,11 @@ def _below(least: Floats, worth_s: Floats) -> tuple[Index, Index]:
 
 def _closely(
     alike: Alike, shares: RankShares, after: Floats | None, worth_s: Floats, chains: ChainPool
-) -> tuple[Floats, Floats, Counts]:
+) -> tuple[Floats, Floats, Counts, Counts]:
     """Bounds [s], what follows the makespan [s], and recomputed layers, as [setting, layout] and [.., rank].
 
-    Bounds are infinite where the layout does not fit. What follows is passed on where it is known.
+    Bounds are infinite where the layout does not fit. What follows is passed on where it is known. Last comes
+    how many of the known chains the bounds of each layout contain.
     """
     recompute, request = alike.value("recompute"), alike.request
     numbers = tried(shares.own, shares.mirror, recompute, request)
@@ -165,7 +185,8 @@ def _closely(
     close = np.any(least < most[:, None], axis=0)
     makespans = np.zeros(least.shape)
     makespans[:, close] = longest_chains(alike, passes[:, close], chains)
-    return np.maximum(least, alike.step(makespans + after)), after, recomputed
+    known = close * chains.number(*alike.shape)
+    return np.maximum(least, alike.step(makespans + after)), after, recomputed, known
 
 
 def blocks(alike: Alike, shares: RankShares) -> Iterator[Index]:
@@ -240,7 +261,7 @@ def tails_of(alike: Alike, own: Shares, mirror: Shares | None) -> Floats:
     if mirror is not None:
         load = merge_loads([load, mirror.load(depth)])
     tails = np.zeros(forward.shape)
-    for chosen, setting in alike.settings:
+    for chosen, setting in settings_by_category(alike.rows, OF_TAIL):
         wide = _along(setting, 1)
         local = load_local_parameters(load, wide, alike.request)
         tails[chosen] = tail_time(local, wide, alike.request, forward[chosen], backward[chosen])
@@ -258,11 +279,12 @@ def fits_of(alike: Alike, own: Shares, mirror: Shares | None, numbers: Counts) -
     request = alike.request
     fits = np.zeros((len(alike), len(own.rank), len(numbers)), dtype=bool)
     copies = mirror if alike.value("schedule") in DOUBLE_MODEL else None
+    settings = list(settings_of_memory(alike.rows))
     for members in own.by_kinds(copies):
         load = _recomputing(own.take(members), numbers, request)
         other = None if copies is None else _recomputing(copies.take(members), numbers, request)
         ranks = own.rank[members][:, None]
-        for chosen, setting in alike.settings:
+        for chosen, setting in settings:
             needed = stage_memory(load, _along(setting, 2), request, ranks, other).total
             enough = needed <= request.cluster.usable_hbm_bytes
             fits[np.ix_(chosen, members)] = np.broadcast_to(enough, (len(chosen), len(members), len(numbers)))
@@ -274,25 +296,32 @@ def _recomputing(shares: Shares, numbers: Counts, request: PlanRequest) -> Chunk
     return shares.load(request.model.mtp_depth, np.minimum(numbers, held))
 
 
-def passes_of(alike: Alike, shares: RankShares, recomputed: Counts) -> Floats:
-    """Seconds as [setting, layout, stage, phase], of recomputed layers as [setting, layout, rank]. [s]."""
-    ranks, chunks = (list(column) for column in zip(*alike.places, strict=True))
-    again = spread(shares.chunks, recomputed)[..., ranks, chunks]
-    held = kinds_held(shares.layouts, alike.request.model)
-    return least_passes(held, again, alike.work, np.arange(len(alike)), alike.value("virtual_stages"))
+def passes_of(alike: Alike, shares: RankShares, recomputed: Counts, chosen: Any = np.s_[:]) -> Floats:
+    """Seconds as [setting, layout, stage, phase], of recomputed layers as [setting, layout, rank]. [s].
+
+    Parameters
+    ----------
+    chosen
+        Layouts of ``shares``, by default all.
+    """
+    again = None
+    if np.any(recomputed):
+        ranks, chunks = alike.places
+        again = spread(shares.chunks[chosen], recomputed)[..., ranks, chunks]
+    held = {kind: counts[chosen] for kind, counts in shares.held.items()}
+    return least_passes(held, again, alike.work, alike.value("virtual_stages"))
 
 
 def _by_rank(alike: Alike, passes: Floats) -> Floats:
     """Seconds of a micro-batch as [setting, layout, rank]; of two ranks their mean. [s]."""
-    ranks = np.array([rank for rank, _ in alike.places])
+    ranks = alike.places[0]
     work = np.sum(passes, axis=3) @ (ranks[:, None] == np.arange(ranks.max() + 1)).astype(np.float64)
     return np.asarray((work + work[..., ::-1]) / 2 if alike.is_two_way else work)
 
 
 def longest_chains(alike: Alike, passes: Floats, chains: ChainPool) -> Floats:
     """Longest known chain of layouts as [setting, layout], of ``passes_of``. [s]."""
-    names = ("schedule", "pipeline_parallel", "virtual_stages", "num_microbatches")
-    return np.asarray(chains.longest(passes, *(alike.value(name) for name in names)))
+    return np.asarray(chains.longest(passes, *alike.shape))
 
 
 def _along(setting: Settings, axes: int) -> Settings:

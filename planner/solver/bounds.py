@@ -28,7 +28,7 @@ from planner.cost.setting import Settings
 from planner.cost.stage import V_SHAPED, ChunkLoad
 from planner.cost.states import load_local_parameters
 from planner.solver.space import Rows
-from planner.solver.tables import Floats, Phases, WorkTimes, settings_by_category
+from planner.solver.tables import OF_TAIL, Floats, Phases, WorkTimes, settings_by_category
 from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
 
@@ -293,7 +293,7 @@ def tail_bound(rows: Rows, work: WorkTimes, busiest: Floats, request: PlanReques
     m = 1 it would not, and 0 is returned where there are several kinds.
     """
     bound = np.zeros(len(rows))
-    for chosen, setting in settings_by_category(rows, vary=("zero_stage", "offload", "rank_order")):
+    for chosen, setting in settings_by_category(rows, vary=OF_TAIL):
         bound[chosen] = _tail_of_group(
             rows.take(chosen), setting, work.take(chosen), busiest[chosen], request
         )

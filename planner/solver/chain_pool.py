@@ -63,12 +63,17 @@ class ChainPool:
             self._matrices[key] = _rows(first_chains(*key), schedule, p, v)
         return self._matrices[key]
 
+    def number(self, schedule: Schedule, p: int, v: int, m: int) -> int:
+        """How many chains are known; new ones come last."""
+        return len(self.matrix(schedule, p, v, m))
+
     def longest(
-        self, passes: npt.NDArray[np.float64], schedule: Schedule, p: int, v: int, m: int
+        self, passes: npt.NDArray[np.float64], schedule: Schedule, p: int, v: int, m: int, start: int = 0
     ) -> npt.NDArray[np.float64]:
-        """Longest known chain of passes given as [..., stage, phase]. [s]."""
+        """Longest known chain of passes given as [..., stage, phase], of those from ``start`` on. [s]."""
         flat = passes.reshape(*passes.shape[:-2], 3 * passes.shape[-2])
-        return np.asarray(np.max(flat @ self.matrix(schedule, p, v, m).T, axis=-1))
+        lengths = flat @ self.matrix(schedule, p, v, m)[start:].T
+        return np.asarray(np.max(lengths, axis=-1, initial=0.0))
 
     def learn(self, schedule: Schedule, passes: tuple[Matrix, Matrix, Matrix], m: int) -> None:
         """Add the longest chain of a layout, given its passes as [rank][chunk] (``critical_path``)."""

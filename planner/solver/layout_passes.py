@@ -35,9 +35,7 @@ def kinds_held(layouts: Counts, model: Model) -> dict[LayerKind, Counts]:
     return held
 
 
-def least_passes(
-    held: dict[LayerKind, Counts], again: Counts, work: WorkTimes, chosen: npt.NDArray[np.int64], chunks: int
-) -> Floats:
+def least_passes(held: dict[LayerKind, Counts], again: Counts | None, work: WorkTimes, chunks: int) -> Floats:
     """Forward, input-gradient and weight-gradient seconds at least, as [setting, layout, stage, phase].
 
     Parameters
@@ -45,26 +43,26 @@ def least_passes(
     held
         Layers of each kind as [layout, stage].
     again
-        Recomputed ones as [layout, stage], or as [setting, layout, stage].
-    work, chosen
-        Phases of settings, and which of them.
+        Recomputed ones as [layout, stage], or as [setting, layout, stage]; None where nothing is.
+    work
+        Phases of settings.
     chunks
         Chunks of a rank, which share what every rank pays anyway.
     """
-    layouts = np.asarray(sum(held.values()))
-    share = again / np.maximum(layouts, 1)
-    engine = _phases(work.engine, chosen)[:, None, None, :3] / chunks
-    passes = np.zeros((len(chosen), *layouts.shape, 3)) + engine
+    engine = _phases(work.engine)[:, None, None, :3] / chunks
+    passes = engine + np.zeros((*next(iter(held.values())).shape, 3))
+    share = None if again is None else again / np.maximum(np.asarray(sum(held.values())), 1)
     for kind, counts in held.items():
-        phases = _phases(work.layers[kind], chosen)[:, None, None, :]
+        phases = _phases(work.layers[kind])[:, None, None, :]
         passes += counts[:, :, None] * phases[..., :3]
-        passes[..., 1] += counts * share * phases[..., 3]
-    passes[:, :, 0] += _phases(work.first, chosen)[:, None, :3]
-    passes[:, :, -1] += _phases(work.last, chosen)[:, None, :3]
+        if share is not None:
+            passes[..., 1] += counts * share * phases[..., 3]
+    passes[:, :, 0] += _phases(work.first)[:, None, :3]
+    passes[:, :, -1] += _phases(work.last)[:, None, :3]
     return passes
 
 
-def _phases(phases: Phases, chosen: npt.NDArray[np.int64]) -> Floats:
+def _phases(phases: Phases) -> Floats:
     """Forward, input gradient, weight gradient and recompute as [setting, phase]."""
     columns = (phases.forward, phases.backward_input, phases.backward_weight, phases.recompute)
-    return np.stack([column[chosen] for column in columns], axis=1)
+    return np.array(columns).T

@@ -56,7 +56,17 @@ class Known:
 
 
 class SettingPrice:
-    """Prices layouts of one setting."""
+    """Prices layouts of one setting.
+
+    Parameters
+    ----------
+    values
+        The setting's fields.
+    work, index
+        Phases of settings, and which of them are this one's.
+    around
+        Seconds beside the makespan and what follows it, and the factor of waiting, where they are known.
+    """
 
     def __init__(
         self,
@@ -65,10 +75,12 @@ class SettingPrice:
         index: int,
         request: PlanRequest,
         known: Known | None = None,
+        around: tuple[float, float] | None = None,
     ) -> None:
         self.values = values
         self.work, self.index = work, index
         self.known = Known() if known is None else known
+        self._around = around
         self.chains = self.known.chains
         self.request = request
         self.setting = Settings(**values)
@@ -147,11 +159,15 @@ class SettingPrice:
 
     @cached_property
     def _fixed_s(self) -> float:
+        if self._around is not None:
+            return self._around[0]
         hops = exposed_hops(self.setting, self.request) * hop_time(self.setting, self.request)
         return float(hops) + self.request.framework.time.step_overhead_s
 
     @cached_property
     def _growth(self) -> float:
+        if self._around is not None:
+            return self._around[1]
         return 1.0 + float(straggler_fraction(self.setting, self.request))
 
     def loads(self, layout: Layout) -> list[list[ChunkLoad]]:
@@ -204,11 +220,22 @@ class SettingPrice:
     def _matrices(
         self, loads: list[list[ChunkLoad]]
     ) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
-        phases = [[self.chunk_phases(load) for load in chunks] for chunks in loads]
+        phases = [[self._known_phases(load) for load in chunks] for chunks in loads]
         forward, inputs, weights = (
             [[phase[index] for phase in chunks] for chunks in phases] for index in range(3)
         )
         return forward, inputs, weights
+
+    def _known_phases(self, load: ChunkLoad) -> tuple[float, float, float]:
+        """``chunk_phases`` of loads that recur."""
+        key = (tuple(load.layers.items()), load.recompute_layers, load.embedding, load.head)
+        if key not in self._phases:
+            self._phases[key] = self.chunk_phases(load)
+        return self._phases[key]
+
+    @cached_property
+    def _phases(self) -> dict[tuple[Any, ...], tuple[float, float, float]]:
+        return {}
 
     def chunk_phases(self, load: ChunkLoad) -> tuple[float, float, float]:
         """Forward, input-gradient (recompute included) and weight-gradient time of a chunk. [s]."""

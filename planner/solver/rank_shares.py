@@ -80,15 +80,15 @@ class RankShares:
     """Under a two-way schedule the load of rank p-1-r, one entry each."""
     chunks: Counts
     """Layers of every chunk as [layout, rank, chunk]."""
+    held: dict[LayerKind, Counts]
+    """Layers of each kind as [layout, stage]."""
 
     @classmethod
     def of(cls, layouts: Counts, places: Places, schedule: Schedule, model: Model) -> RankShares:
         """Number the loads of layouts given in the order of the data."""
         p, v = 1 + max(rank for rank, _ in places), 1 + max(chunk for _, chunk in places)
-        held = {
-            kind: _by_chunk(counts, places, p, v).sum(axis=2)
-            for kind, counts in kinds_held(layouts, model).items()
-        }
+        by_stage = kinds_held(layouts, model)
+        held = {kind: _by_chunk(counts, places, p, v).sum(axis=2) for kind, counts in by_stage.items()}
         columns = list(held.values())
         if schedule in BIDIRECTIONAL:
             columns += [counts[:, ::-1] for counts in columns]
@@ -98,7 +98,7 @@ class RankShares:
         shares = [_shares(held, layout, own, places) for own in (rank, p - 1 - rank)]
         return cls(
             layouts, place.reshape(len(layouts), p), shares[0],
-            shares[1] if schedule in BIDIRECTIONAL else None, _by_chunk(layouts, places, p, v),
+            shares[1] if schedule in BIDIRECTIONAL else None, _by_chunk(layouts, places, p, v), by_stage,
         )  # fmt: skip
 
     def take(self, chosen: npt.NDArray[np.int64]) -> RankShares:
@@ -107,6 +107,7 @@ class RankShares:
         return RankShares(
             self.layouts[chosen], place.reshape(len(chosen), self.place.shape[1]), self.own.take(used),
             None if self.mirror is None else self.mirror.take(used), self.chunks[chosen],
+            {kind: counts[chosen] for kind, counts in self.held.items()},
         )  # fmt: skip
 
 

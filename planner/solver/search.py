@@ -18,12 +18,12 @@ import numpy as np
 from planner.rules import broken_rules
 from planner.solver.alike import Index
 from planner.solver.deadline import OutOfTime
-from planner.solver.entry import SHARED, Entry
+from planner.solver.entry import SHARED, Entry, undominated
 from planner.solver.evaluate import evaluate
 from planner.solver.layouts import near_even
 from planner.solver.limits import FAMILY
 from planner.solver.master import Master
-from planner.solver.preference import NEVER, goal_weight, least_simplicity, simplicity
+from planner.solver.preference import NEVER, WEIGHTED_GOALS, goal_weight, least_simplicity, simplicity
 from planner.solver.price import Known, SettingPrice
 from planner.solver.rank_loads import Loads
 from planner.solver.result import Estimate, PlanResult, Status
@@ -178,6 +178,8 @@ class Search:
             entry.exhaustive = True
 
     def _weight(self, entry: Entry) -> float:
+        if self._request.goal not in WEIGHTED_GOALS:
+            return 1.0
         return float(goal_weight(entry.source.rows.take(np.array([entry.index])), self._request)[0])
 
     def _accept(self, entry: Entry, plan: Plan, objective_s: float) -> None:
@@ -298,16 +300,17 @@ class Search:
         """
         rows, at = entry.source.rows, entry.index
         group = tuple(int(rows.codes[name][at]) for name in SHARED)
-        group = (*group, int(rows.values("offload")[at] == "activations"))
-        stage = int(rows.values("zero_stage")[at])
+        group = (*group, int(rows.value("offload", at) == "activations"))
+        stage = rows.value("zero_stage", at)
         return (*group, stage, int(rows.codes["shard_group_size"][at])) if stage >= 2 else group
 
     def _setting_price(self, entry: Entry, values: dict[str, Any]) -> SettingPrice:
-        return SettingPrice(values, entry.source.work, entry.index, self._request, self._known)
+        source, at = entry.source, entry.index
+        around = float(source.fixed[at]), float(source.growth[at])
+        return SettingPrice(values, source.work, at, self._request, self._known, around)
 
     def _values(self, entry: Entry) -> dict[str, Any]:
-        rows = entry.source.rows
-        return {name: rows.domains[name][rows.codes[name][entry.index]].item() for name in FIELDS}
+        return {name: entry.source.rows.value(name, entry.index) for name in FIELDS}
 
     def _is_waiting(self) -> bool:
         """Whether one that was put aside would change the answer now that others are priced.
@@ -368,7 +371,7 @@ class Search:
         entries = [entry for entry in self._entries if entry.plan is not None]
         entries = [entry for entry in entries if entry.objective_us <= self._standings.limit_us]
         entries.sort(key=lambda entry: (entry.objective_us, simplicity(entry.plan), repr(entry.plan)))
-        entries = _undominated(entries)
+        entries = undominated(entries)
         if not entries:
             return []
         rows = Rows.concatenate([entry.source.rows.take(np.array([entry.index])) for entry in entries])
@@ -383,19 +386,3 @@ class Search:
             chosen.append(entries[row])
             master.exclude(i for i, entry in enumerate(entries) if entry.family == entries[row].family)
         return chosen
-
-
-def _undominated(entries: list[Entry]) -> list[Entry]:
-    """Entries, fastest first, without those of which a faster one of the same family is no less simple.
-
-    At every rank the faster one comes first, by time and by simplicity, and both are excluded together: the
-    other is never chosen.
-    """
-    simplest: dict[tuple[object, ...], int] = {}
-    kept = []
-    for entry in entries:
-        score = simplicity(entry.plan)
-        if score < simplest.get(entry.family, NEVER):
-            simplest[entry.family] = score
-            kept.append(entry)
-    return kept

@@ -53,6 +53,10 @@ class Rows:
         """The field's value in every row."""
         return np.asarray(self.domains[field][self.codes[field]])
 
+    def value(self, field: str, row: int) -> Any:
+        """The field's value in one row, as Python has it."""
+        return self.domains[field][self.codes[field][row]].item()
+
     def take(self, chosen: npt.NDArray[Any]) -> Rows:
         """The rows of a mask or of an index array, in order."""
         return Rows(self.domains, {field: codes[chosen] for field, codes in self.codes.items()})

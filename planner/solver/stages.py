@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import inf
 
 import numpy as np
 
-from planner.solver.alike import Close, bounded, longest_chains, passes_of
+from planner.solver.alike import Close, bounded, passes_of
 from planner.solver.layout_passes import Counts, recomputes_all
 from planner.solver.layouts import every_layout, near_even
 from planner.solver.price import Layout, SettingPrice
@@ -54,27 +55,47 @@ def best_layout(
         if close is None:
             return None
     best: tuple[float, Layout] | None = None
-    bounds = _chained(price, close, close.least_s)
-    while np.any(bounds < worth_s):
-        index = int(np.argmin(bounds))
-        bounds[index] = inf
-        layers = close.shares.layouts[close.index[index]].tolist()
-        layout = Layout(tuple(layers), tuple(close.recomputed[index].tolist()))
+    layouts = _Chained(price, close)
+    while layouts.least_s < worth_s:
+        layout = layouts.pop()
         seconds = price.seconds(layout, worth_s)
         if seconds < worth_s:
             best, worth_s = (seconds, layout), seconds
             continue
         price.learn(layout)
-        if np.any(bounds < worth_s):
-            bounds = _chained(price, close, bounds)
     return best
 
 
-def _chained(price: SettingPrice, close: Close, bounds: Floats) -> Floats:
-    """Bounds of the layouts raised to the chains that are known by now. [s]."""
-    passes = passes_of(price.alike, close.shares.take(close.index), close.recomputed[None])
-    makespans = longest_chains(price.alike, passes, price.chains)
-    return np.asarray(np.maximum(bounds, price.alike.step(makespans + close.after_s)[0]))
+class _Chained:
+    """Layouts of one setting by their bounds, which rise with every chain that is learnt."""
+
+    def __init__(self, price: SettingPrice, close: Close) -> None:
+        self._price, self._close = price, close
+        self._bounds_s, self._known = close.least_s.copy(), close.chains
+
+    @property
+    def least_s(self) -> float:
+        """Least bound that is left, with all chains that are known by now. [s]."""
+        number = self._price.chains.number(*self._price.alike.shape)
+        if self._known < number:
+            alike, start = self._price.alike, self._known
+            makespans = self._price.chains.longest(self._passes, *alike.shape, start=start)
+            self._bounds_s = np.maximum(self._bounds_s, alike.step(makespans + self._close.after_s)[0])
+            self._known = number
+        return float(np.min(self._bounds_s, initial=inf))
+
+    @cached_property
+    def _passes(self) -> Floats:
+        """Seconds as [1, layout, stage, phase]. [s]."""
+        close = self._close
+        return passes_of(self._price.alike, close.shares, close.recomputed[None], close.index)
+
+    def pop(self) -> Layout:
+        """Take out the layout with the least bound."""
+        index = int(np.argmin(self._bounds_s))
+        self._bounds_s[index] = inf
+        layers = self._close.shares.layouts[self._close.index[index]].tolist()
+        return Layout(tuple(layers), tuple(self._close.recomputed[index].tolist()))
 
 
 def floor_s(price: SettingPrice) -> float:

@@ -33,6 +33,7 @@ class Standings:
         self._plans: dict[Family, list[tuple[int, int]]] = {}
         self._fastest: dict[Family, int] = {}
         self._picks: list[Pick] = []
+        self._worths_us: dict[tuple[Family, int], int] = {}
         self.best_us = NEVER
         """Least objective of all."""
 
@@ -42,6 +43,7 @@ class Standings:
         self._fastest[family] = min(self._fastest.get(family, NEVER), objective_us)
         self.best_us = min(self.best_us, objective_us)
         self._picks = self._choose()
+        self._worths_us = {}
 
     @property
     def picks(self) -> tuple[Pick, ...]:
@@ -85,6 +87,11 @@ class Standings:
 
         It would be the fastest left, or it is nearly as fast and simpler than the one chosen.
         """
+        if (family, score) not in self._worths_us:
+            self._worths_us[family, score] = self._worth(family, score)
+        return self._worths_us[family, score]
+
+    def _worth(self, family: Family, score: int) -> int:
         worth = 0
         for pick in self._picks:
             worth = max(worth, pick.fastest_us)

@@ -32,6 +32,10 @@ CATEGORIES = (*OF_MEMORY, "rank_order")
 """Fields of which a ``Settings`` holds one value for all its candidates; memory does not read the last."""
 
 
+OF_TAIL = ("zero_stage", "offload", "rank_order")
+"""Categories that synchronisation and optimizer read (``cost/data_parallel.py``)."""
+
+
 def settings_by_category(
     rows: Rows, vary: tuple[str, ...] = CATEGORIES, **fixed: Any
 ) -> Iterator[tuple[Codes, Settings]]:
@@ -47,7 +51,7 @@ def settings_by_category(
         fields: dict[str, Any] = {
             field: part.values(field) for field in part.codes if field not in CATEGORIES
         }
-        fields |= {field: part.values(field)[0].item() for field in part.codes if field in CATEGORIES}
+        fields |= {field: part.value(field, 0) for field in part.codes if field in CATEGORIES}
         yield chosen, Settings(**(fields | fixed))
 
 
