@@ -66,7 +66,10 @@ def all_reduce_time(message_bytes: Any, group: Group, cluster: Cluster) -> Any:
     """
     size, members = _spread(group, cluster)
     message = np.asarray(message_bytes, dtype=np.float64)
-    inside = _domain_time("all_reduce", message, size, cluster)
+    fits = members[0] >= size
+    inside = _domain_time("all_reduce", message, size, cluster) if np.any(fits) else 0.0
+    if np.all(fits):
+        return _result(message, size, members, inside, inside)
     slowest = _domain_time("reduce_scatter", message, members[0], cluster)
     slowest = slowest + _domain_time("all_gather", message, members[0], cluster)
     extra: Any = 0.0
@@ -271,11 +274,8 @@ def _gapped(size: Array, stride: Array, group: Group, block: int) -> Array:
 
 def _upper_tiers(cluster: Cluster, members: list[Array]) -> list[tuple[Link, Array, Array]]:
     """Tiers above the fastest domain: link, ranks in its block, ranks in a block of the tier below."""
-    return [
-        (link, np.maximum(members[i], members[i - 1]), members[i - 1])
-        for i, link in enumerate(cluster.links)
-        if i
-    ]
+    tiers = zip(cluster.links[1:], members[1:], members[:-1], strict=True)
+    return [(link, np.maximum(own, below), below) for link, own, below in tiers]
 
 
 def _rate(link: Link) -> float:

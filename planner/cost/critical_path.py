@@ -104,9 +104,10 @@ def chains_through_ranks(schedule: Schedule, p: int, v: int, m: int) -> tuple[Ch
 
 def _through_ranks(schedule: Schedule, p: int, v: int, m: int) -> list[Chain]:
     feeds, forward = neighbours(schedule, p, v), stage_order(schedule, p, v)
+    to_the_loss = {(*place, 0): 1 for place in forward}
     chains: list[Chain] = []
     for rank, order in enumerate(rank_orders(schedule, p, v, m)):
-        chain: Counter[tuple[int, int, int]] = Counter({(*place, 0): 1 for place in forward})
+        chain: Counter[tuple[int, int, int]] = Counter(to_the_loss)
         start = next(index for index, op in enumerate(order) if op[0] != "F")
         back = forward[forward.index((rank, order[start][1])) + 1 :]
         way = feeds[rank, order[-1][1]] if order[-1][0] == "B" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -112,8 +113,9 @@ def stage_memory(
     of the backward pass, so it is not.
     """
     copies = 2.0 if setting.schedule in DOUBLE_MODEL and mirror is None else 1.0
-    resident = _resident_bytes(load, setting, request, rank, mirror)
-    load = load if mirror is None else merge_loads([load, mirror])
+    own, load = load, load if mirror is None else merge_loads([load, mirror])
+    layers = {kind: layer_activation_bytes(kind, setting, request) for kind in load.layers}
+    resident = _resident_bytes(own, setting, request, rank, mirror, layers)
     local = load_local_parameters(load, setting, request) * copies
     state = state_bytes(local, setting, request)
     loss = loss_bytes(setting, request) * load.head
@@ -123,7 +125,7 @@ def stage_memory(
         optimizer_bytes=np.where(setting.offload == "optimizer", 0.0, state.optimizer_bytes),
         activations_bytes=resident,
         loss_bytes=loss,
-        transient_bytes=np.maximum(_transient_bytes(load, setting, request) - loss, 0.0)
+        transient_bytes=np.maximum(_transient_bytes(load, layers) - loss, 0.0)
         + _gathered_bytes(load, setting, request)
         + _passing_gradient_bytes(local, setting, request),
         framework_bytes=_framework_bytes(load, setting, request),
@@ -176,45 +178,44 @@ COUNTS = ("recompute_layers", "embedding", "head", "mtp")
 """What a load has beside its layers, in the order of ``ChunkLoad``."""
 
 
-def _layer_activations(
-    load: ChunkLoad, setting: Setting, request: PlanRequest
-) -> dict[LayerKind, LayerActivations]:
-    return {kind: layer_activation_bytes(kind, setting, request) for kind in load.layers}
+Activations = Mapping[LayerKind, LayerActivations]
+"""Of one layer of each kind that a rank holds."""
 
 
 def _resident_bytes(
-    load: ChunkLoad, setting: Setting, request: PlanRequest, rank: Any, mirror: ChunkLoad | None
-) -> Any:
+    load: ChunkLoad, setting: Setting, request: PlanRequest, rank: Any, mirror: ChunkLoad | None,
+    layers: Activations,
+) -> Any:  # fmt: skip
     """Saved activations that stay on the GPU: all in flight, or two layers' worth when they go to the host.
 
     Offloaded activations leave layer by layer and come back one layer ahead (double buffering). Under
     DualPipe the p + 1 micro-batches in flight are p - r of the own stage and r + 1 of the mirrored one.
     """
-    saved = _saved_bytes(load, setting, request)
+    saved = _saved_bytes(load, setting, request, layers)
     if setting.offload == "activations":
         return 2.0 * saved / np.maximum(load.num_layers, 1)
     if mirror is not None:
         half = np.asarray(setting.num_microbatches) / 2.0
         own = np.minimum(setting.pipeline_parallel - rank, half)
-        return saved * own + _saved_bytes(mirror, setting, request) * np.minimum(rank + 1, half)
+        return saved * own + _saved_bytes(mirror, setting, request, layers) * np.minimum(rank + 1, half)
     return saved * activation_multiple(setting, rank)
 
 
-def _saved_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
+def _saved_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest, layers: Activations) -> Any:
     """Saved activations of one micro-batch; recomputed layers are spread over the kinds in proportion."""
     share = load.recompute_layers / np.maximum(load.num_layers, 1)
     total: Any = 0.0
-    for kind, layer in _layer_activations(load, setting, request).items():
-        total = total + load.layers[kind] * (layer.plain - share * (layer.plain - layer.recomputed))
+    for kind, count in load.layers.items():
+        layer = layers[kind]
+        total = total + count * (layer.plain - share * (layer.plain - layer.recomputed))
     if request.model.mtp_depth:
         last = layer_activation_bytes(request.model.layer_kinds[-1], setting, request)
         total = total + load.mtp * (last.plain - share * (last.plain - last.recomputed))
     return total
 
 
-def _transient_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
+def _transient_bytes(load: ChunkLoad, layers: Activations) -> Any:
     """Largest backward transient of any layer on the rank, live recompute included."""
-    layers = _layer_activations(load, setting, request)
     recomputes = np.minimum(load.recompute_layers, 1)
     moments = [
         layer.transient - (1 - recomputes) * (layer.plain - layer.recomputed) for layer in layers.values()

@@ -52,9 +52,8 @@ class UnitTimes:
 def unit_times(setting: Setting, request: PlanRequest) -> UnitTimes:
     """Price each kind of layer and the ends of the model once for a setting. Arrays broadcast."""
     model = request.model
-    kinds = dict.fromkeys(model.layer_kinds)
     return UnitTimes(
-        layers={kind: layer_time(kind, setting, request) for kind in kinds},
+        layers={kind: layer_time(kind, setting, request) for kind in model.kind_counts},
         embedding=embedding_time(setting, request),
         head=head_time(setting, request),
         mtp=mtp_time(setting, request) if model.mtp_depth else LayerTime(),

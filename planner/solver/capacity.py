@@ -63,7 +63,7 @@ class RankMemory:
 def rank_memories(setting: Settings, request: PlanRequest) -> Iterator[RankMemory]:
     """Bytes of a rank's loads of all layers, and of the most frequent kind alone."""
     priced = _priced_kinds(setting, request)
-    for counts in placed_together(Counter(request.model.layer_kinds)):
+    for counts in placed_together(Counter(request.model.kind_counts)):
         yield _of_kinds(setting, priced, counts)
 
 
@@ -81,8 +81,8 @@ def _priced_kinds(setting: Settings, request: PlanRequest) -> dict[LayerKind, Fl
     """Bytes of the loads that determine all others, of each kind, as [load, rank 0 or last, setting]."""
     ranks = _ends_of_pipeline(setting)
     loads = _LOADS if setting.recompute != "none" else _LOADS[: len(_LOADS) // 2]
-    kinds, needing = dict.fromkeys(request.model.layer_kinds), without_waiting(request)
-    return {kind: _priced(kind, loads, setting, needing, ranks) for kind in kinds}
+    needing = without_waiting(request)
+    return {kind: _priced(kind, loads, setting, needing, ranks) for kind in request.model.kind_counts}
 
 
 def _ends_of_pipeline(setting: Settings) -> Codes:
@@ -198,7 +198,7 @@ def holds_state(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
     few = rows.take(first)
     needed = np.zeros(len(few))
     for chosen, setting in settings_by_category(few, ("precision", "zero_stage", "offload")):
-        for kind, count in Counter(request.model.layer_kinds).items():
+        for kind, count in request.model.kind_counts.items():
             state = layer_state_bytes(kind, _widest(setting), request)
             optimizer = 0.0 if setting.offload == "optimizer" else state.optimizer_bytes
             needed[chosen] += count * (state.weights_bytes + state.gradients_bytes + optimizer)
@@ -216,7 +216,7 @@ def holds_one_layer(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
     least = np.full(len(rows), np.inf)
     for recompute in ("none", "selective", "full"):
         for chosen, setting in settings_by_category(rows, recompute=recompute):
-            for kind in dict.fromkeys(request.model.layer_kinds):
+            for kind in request.model.kind_counts:
                 load = ChunkLoad({kind: 1}, int(recompute != "none"))
                 memory = stage_memory(load, setting, request, 0)
                 needed = memory.activations_bytes + memory.transient_bytes

@@ -27,11 +27,11 @@ MOST_LEARNED = 128
 @lru_cache(maxsize=256)
 def first_chains(schedule: Schedule, p: int, v: int, m: int) -> tuple[Chain, ...]:
     """Every rank's own work, the way to it and back where ranks fill one after the other, and through it."""
-    chains = [dict(chain) for chain in _own_work(schedule, p, v, m)]
+    chains = list(_own_work(schedule, p, v, m))
     if p > 1 and schedule not in V_SHAPED | ADAPTIVE | BIDIRECTIONAL:
-        chains += [dict(chain) for chain in chains_through_ranks(schedule, p, v, m)]
+        chains += chains_through_ranks(schedule, p, v, m)
     if p > 1 and schedule in PAIRED_SCHEDULES:
-        chains += [dict(chain) for chain in chains_in_order(schedule, p, v, m)]
+        chains += chains_in_order(schedule, p, v, m)
     return tuple(chains)
 
 

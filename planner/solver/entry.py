@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.solver.alike import Close
-from planner.solver.preference import NEVER, simplicity
+from planner.solver.preference import NEVER
 from planner.solver.scan import Candidates
 from planner.solver.space import FIELDS
 from planner.spec.plan import Plan
@@ -39,19 +39,3 @@ class Entry:
     plan: Plan | None = None
     exhaustive: bool = True
     """Whether every layout was looked at, or bounded; otherwise ``bound_us`` is what is known of the rest."""
-
-
-def undominated(entries: list[Entry]) -> list[Entry]:
-    """Entries, fastest first, without those of which a faster one of the same family is no less simple.
-
-    At every rank the faster one comes first, by time and by simplicity, and both are excluded together: the
-    other is never chosen.
-    """
-    simplest: dict[tuple[object, ...], int] = {}
-    kept = []
-    for entry in entries:
-        score = simplicity(entry.plan)
-        if score < simplest.get(entry.family, NEVER):
-            simplest[entry.family] = score
-            kept.append(entry)
-    return kept

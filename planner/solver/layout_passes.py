@@ -29,7 +29,7 @@ def kinds_held(layouts: Counts, model: Model) -> dict[LayerKind, Counts]:
     """Layers of each kind as [layout, stage], of layouts in the order of the data."""
     stops = np.cumsum(layouts, axis=1)
     held = {}
-    for kind in dict.fromkeys(model.layer_kinds):
+    for kind in model.kind_counts:
         before = np.cumsum([0, *(own == kind for own in model.layer_kinds)])
         held[kind] = before[stops] - before[stops - layouts]
     return held

@@ -1,4 +1,4 @@
-"""Between floats and CP-SAT's integers: whole microseconds and mebibytes, direction in the name.
+"""Between floats and CP-SAT's integers: whole microseconds, direction in the name.
 
 A bound rounds down and a plan's own cost rounds up, so ``bound <= cost`` survives the rounding. One plan's
 time is rounded once, after its terms are summed; the solver's objective therefore differs from
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 MICROSECOND_S = 1e-6
-MEBIBYTE_BYTES = 2**20
 TIME_TOLERANCE_S = MICROSECOND_S
 """Largest difference between the objective of a plan and its step time: one rounding up."""
 ROUND_OFF = 1e-9
@@ -29,16 +28,6 @@ def microseconds_down(seconds: Any) -> Any:
 def microseconds_up(seconds: Any) -> Any:
     """Whole microseconds not below ``seconds``: for the cost of a plan."""
     return _whole(np.ceil(np.asarray(seconds) / MICROSECOND_S * (1.0 - ROUND_OFF)))
-
-
-def mebibytes_up(size_bytes: Any) -> Any:
-    """Whole mebibytes not below ``size_bytes``: for what a plan needs."""
-    return _whole(np.ceil(np.asarray(size_bytes) / MEBIBYTE_BYTES))
-
-
-def mebibytes_down(size_bytes: Any) -> Any:
-    """Whole mebibytes not above ``size_bytes``: for what there is, and for lower bounds of need."""
-    return _whole(np.floor(np.asarray(size_bytes) / MEBIBYTE_BYTES))
 
 
 def seconds(microseconds: float) -> float:

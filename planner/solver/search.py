@@ -18,7 +18,7 @@ import numpy as np
 from planner.rules import broken_rules
 from planner.solver.alike import Index
 from planner.solver.deadline import OutOfTime
-from planner.solver.entry import SHARED, Entry, undominated
+from planner.solver.entry import SHARED, Entry
 from planner.solver.evaluate import evaluate
 from planner.solver.layouts import near_even
 from planner.solver.limits import FAMILY
@@ -34,7 +34,7 @@ from planner.solver.sieve import ALIKE, sifted
 from planner.solver.space import FIELDS, Rows
 from planner.solver.stage_model import refine
 from planner.solver.stages import best_layout, floor_s, is_exhaustive, shares_of
-from planner.solver.standings import NEAR_BEST, Standings
+from planner.solver.standings import NEAR_BEST, Standings, undominated
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -371,7 +371,8 @@ class Search:
         entries = [entry for entry in self._entries if entry.plan is not None]
         entries = [entry for entry in entries if entry.objective_us <= self._standings.limit_us]
         entries.sort(key=lambda entry: (entry.objective_us, simplicity(entry.plan), repr(entry.plan)))
-        entries = undominated(entries)
+        scores = [simplicity(entry.plan) for entry in entries]
+        entries = [entries[row] for row in undominated([entry.family for entry in entries], scores)]
         if not entries:
             return []
         rows = Rows.concatenate([entry.source.rows.take(np.array([entry.index])) for entry in entries])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.solver.limits import Family, Limits
@@ -119,3 +120,18 @@ class Standings:
             picks.append(Pick(fastest, limit, score, objective, family))
             del left[family]
         return picks
+
+
+def undominated(families: Sequence[Family], scores: Sequence[int]) -> list[int]:
+    """Which plans, given fastest first, have no faster one of their family that is as simple.
+
+    At every rank the faster one comes first, by time and by simplicity, and both are excluded together: the
+    other one is never chosen.
+    """
+    simplest: dict[Family, int] = {}
+    kept = []
+    for index, (family, score) in enumerate(zip(families, scores, strict=True)):
+        if score < simplest.get(family, NEVER):
+            simplest[family] = score
+            kept.append(index)
+    return kept

@@ -47,7 +47,7 @@ def settings_by_category(
     key = rows.key([field for field in vary if field in rows.codes])
     for value in np.unique(key):
         chosen = np.flatnonzero(key == value)
-        part = rows.take(chosen)
+        part = rows if len(chosen) == len(rows) else rows.take(chosen)
         fields: dict[str, Any] = {
             field: part.values(field) for field in part.codes if field not in CATEGORIES
         }
@@ -175,7 +175,7 @@ def work_times(rows: Rows, request: PlanRequest) -> WorkTimes:
     communicates least in a micro-batch (0 or 1): both make the price a lower bound of every completion of
     the row.
     """
-    counts = Counter(request.model.layer_kinds)
+    counts = request.model.kind_counts
     layers = {kind: Phases.zeros(len(rows)) for kind in counts}
     first, last, engine = (Phases.zeros(len(rows)) for _ in range(3))
     fixed: dict[str, Any] = {} if "schedule" in rows.codes else {"schedule": most_hiding(request)}
@@ -199,7 +199,7 @@ def leading_seconds(rows: Rows, request: PlanRequest, deadline: float = inf) -> 
     OutOfTime
         The deadline passed. [s]
     """
-    counts, layers = Counter(request.model.layer_kinds), request.model.num_layers
+    counts, layers = Counter(request.model.kind_counts), request.model.num_layers
     seconds, priced = np.zeros(len(rows)), 0
     for kind, count in counts.most_common():
         if priced >= LEADING * layers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -161,6 +163,11 @@ class Model(BaseModel):
             LayerKind(self.is_moe and i not in dense, None if i in full else self.sliding_window)
             for i in range(self.num_layers)
         )
+
+    @cached_property
+    def kind_counts(self) -> Mapping[LayerKind, int]:
+        """Layers of each kind, in the order in which the kinds come first."""
+        return dict(Counter(self.layer_kinds))
 
     def _dense_layers(self) -> frozenset[int]:
         """Layers whose MLP is dense in a mixture of experts."""
