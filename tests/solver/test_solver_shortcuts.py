@@ -35,7 +35,7 @@ def piped_prices(number: int, first_seed: int) -> Iterator[tuple[PlanRequest, Se
 
 def test_bounds_from_before_a_chain_was_learnt_lead_to_the_same_layout() -> None:
     compared = learnt = 0
-    for request, price in piped_prices(25, first_seed=3100):
+    for request, price in piped_prices(14, first_seed=3100):
         early = bounded(price.alike, shares_of(price), np.array([1e9]), price.chains)[1][0]
         assert early is not None
         known = price.chains.number(*price.alike.shape)
@@ -49,8 +49,8 @@ def test_bounds_from_before_a_chain_was_learnt_lead_to_the_same_layout() -> None
         if whole is not None and resumed is not None:
             assert resumed[0] == pytest.approx(whole[0], rel=1e-12)
             compared += 1
-    assert compared > 10
-    assert learnt > 3
+    assert compared > 5
+    assert learnt > 2
 
 
 def test_chains_from_some_place_on_and_those_before_are_all_chains() -> None:
@@ -75,7 +75,7 @@ plans = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(plans=plans, top=st.integers(1, 4), prefer_simple=st.booleans())
 def test_the_ranks_are_the_same_without_dominated_plans(
     plans: list[tuple[int, int, int]], top: int, prefer_simple: bool
