@@ -13,6 +13,7 @@ from planner.cli.sections import SectionedCommand
 
 MOST = 1e30
 """No figure of a run is near it, and none that follows from it is infinite."""
+NOTHING_FITS, NO_TIME = 3, 4
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -62,10 +63,16 @@ def command(
         from planner.report.json import dumps
 
         click.echo(dumps({"rows": rows(outcomes), "notes": batch_budget(outcomes)}))
-        return
-    click.echo(table(outcomes))
-    for sentence in batch_budget(outcomes):
-        click.echo(sentence)
+    else:
+        click.echo("\n".join([table(outcomes), *batch_budget(outcomes)]))
+    sys.exit(_exit_code({outcome.status for outcome in outcomes}))
+
+
+def _exit_code(statuses: set[str]) -> int:
+    """0 where some question has a plan, else that of the commands that ask one question."""
+    if statuses & {"optimal", "feasible"}:
+        return 0
+    return NO_TIME if "time-limit" in statuses else NOTHING_FITS
 
 
 def _outcomes(options: dict[str, Any]) -> list[Any]:
@@ -89,6 +96,8 @@ def _outcomes(options: dict[str, Any]) -> list[Any]:
         asked, economy, state=extra["state"], time_limit_s=extra["time_limit"],
         processes=extra["processes"], cluster=extra["cluster"],
     )  # fmt: skip
+    if not sys.stderr.isatty():
+        return list(answers)
     with click.progressbar(answers, length=len(asked), label="planning", file=sys.stderr) as bar:
         return list(bar)
 

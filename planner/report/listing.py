@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -103,14 +104,22 @@ def frameworks_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def rules_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One paragraph a rule."""
+    """One paragraph a rule; where its sentence takes a number, the number's name stands in ``<>``."""
     blocks = []
     for row in rows:
-        body = paragraph(row["sentence"], INDENT)
+        body = paragraph(_PLACE.sub(_named, row["sentence"]), INDENT)
         blocks.append(
             f"{row['rule']} ({', '.join(row['fields'])})\n{body}\n{paragraph(row['source'], INDENT)}"
         )
     return "\n".join(blocks)
+
+
+_PLACE = re.compile(r"\{(?:\w+\.)*?(\w+)(?:\.name)?(?:[^}\w.][^}]*)?\}")
+"""A field of a rule's sentence; ``request.framework.name`` is the framework."""
+
+
+def _named(place: re.Match[str]) -> str:
+    return f"<{place[1].replace('_', ' ')}>"
 
 
 def details(data: Mapping[str, Any], indent: str = "") -> str:

@@ -345,3 +345,31 @@ def test_recompute_modules_have_to_exist() -> None:
     assert result.exit_code == 2
     assert "'layer_norm' is not one of core_attn, mlp" in result.stderr
     assert result.stderr.rstrip().endswith("did you mean 'layernorm'?")
+
+
+def test_rules_name_their_numbers_in_words() -> None:
+    text = run("rules").output
+    assert "<num heads> attention heads do not split evenly over <tensor parallel> tensor ranks." in text
+    assert "{" not in text
+
+
+def test_a_sweep_without_any_plan_exits_3_and_prints_no_progress_into_files() -> None:
+    pins = [
+        "--tp",
+        "1",
+        "--dp",
+        "8",
+        "--zero",
+        "0",
+        "--micro-batch",
+        "1",
+        "--no-recompute",
+        "--processes",
+        "1",
+    ]
+    nothing = run("sweep", "--model", "llama-3-70b", "--gpus", "8", *pins)
+    assert nothing.exit_code == 3, nothing.output
+    assert "no legal plan fits" in nothing.stdout
+    some = run("sweep", "--model", "350m", "--gpus", "8", *pins)
+    assert some.exit_code == 0, some.output
+    assert nothing.stderr == some.stderr == ""
