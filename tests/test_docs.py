@@ -279,3 +279,36 @@ def test_links_to_files_resolve(page: Path) -> None:
 def test_paths_named_in_the_text_exist(page: Path) -> None:
     named = set(re.findall(r"`((?:planner|tests|docs|models|hardware|examples|\.ci)/[\w./-]+)`", text(page)))
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def sessions() -> list[tuple[str, list[str]]]:
+    """Commands of the console blocks of ``commands.md`` with the lines that they are said to print."""
+    found: list[tuple[str, list[str]]] = []
+    for kind, body in FENCE.findall(text(ROOT / "docs/commands.md")):
+        for line in body.splitlines() if kind == "console" and "plan-parallel " in body else ():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            else:
+                found[-1][1].append(line)
+    return [(command, lines) for command, lines in found if command.startswith("plan-parallel ")]
+
+
+def is_printed(line: str, output: str) -> bool:
+    """Whether a line stands in an output; one that ends in dots may go on."""
+    start = line.removesuffix("...").rstrip() if line.endswith("...") else line + "\n"
+    return f"\n{start}" in f"\n{output}"
+
+
+@pytest.mark.slow
+def test_console_examples_print_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in the order of need: ``check`` reads what ``launch`` writes."""
+    monkeypatch.chdir(tmp_path)
+    ordered = sorted(sessions(), key=lambda session: session[0].startswith("plan-parallel check"))
+    assert len(ordered) >= 9
+    for command_line, lines in ordered:
+        words, _, target = command_line.partition(" > ")
+        output = CliRunner().invoke(main, shlex.split(words)[1:]).stdout
+        if target:
+            Path(target).write_text(output)
+        missing = [line for line in lines if line != "..." and not is_printed(line, output)]
+        assert not missing, f"{command_line}: {missing}\n{output}"
