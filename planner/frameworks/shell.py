@@ -18,6 +18,7 @@ _ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*|\d)(\+?)=")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}|\$([A-Za-z_]\w*|\d)")
 """A variable or one of the script's own arguments (``$1``)."""
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
+_EXPR = re.compile(r"\$\(\s*expr\s+([^()]*)\)")
 _FLAG = re.compile(r"^--[A-Za-z][\w.:-]*(=.*)?$", re.DOTALL)
 _OPERATORS = {
     ast.Add: operator.add,
@@ -132,6 +133,7 @@ class Script:
         """Replace variables and arithmetic; what is not known stays as written."""
         for _ in range(8):
             after = _ARITHMETIC.sub(self._calculate, _REFERENCE.sub(self._value, text))
+            after = _EXPR.sub(self._calculate, after.replace("\\*", "*")) if "expr" in after else after
             if after == text:
                 break
             text = after

@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -92,7 +93,23 @@ def yaml_settings(source: str, path: str) -> list[Found]:
         raise BadInput(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(node, yaml.MappingNode):
         raise BadInput(f"{path}: a YAML mapping is expected")
-    return list(_leaves(node, path, ""))
+    found = list(_leaves(node, path, ""))
+    values = {entry.key: entry.value for entry in found}
+    return [replace(entry, value=_referred(entry.value, values)) for entry in found]
+
+
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+"""Another setting of the same file, as OmegaConf writes it: ``${variables.length}``."""
+
+
+def _referred(value: Any, values: dict[str, Any]) -> Any:
+    """The value, or the one of the setting that it refers to; references to references are followed."""
+    for _ in range(8):
+        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match is None or match.group(1) not in values:
+            break
+        value = values[match.group(1)]
+    return value
 
 
 def _leaves(node: yaml.MappingNode, path: str, prefix: str) -> Iterator[Found]:
@@ -106,9 +123,20 @@ def _leaves(node: yaml.MappingNode, path: str, prefix: str) -> Iterator[Found]:
 
 def _plain(node: yaml.Node, path: str) -> Any:
     try:
-        return yaml.safe_load(yaml.serialize(node))
+        value = yaml.SafeLoader("").construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError) as error:
         raise BadInput(f"{path}:{node.start_mark.line + 1}: {' '.join(str(error).split())}") from error
+    return _default(value) if isinstance(value, str) else value
+
+
+_ENVIRONMENT = re.compile(r"\$\{(?:oc\.env:)?[A-Z]\w*[:,]-?([^{}]*)\}")
+"""A variable of the environment with what stands in for it: ``${NAME:8}``, ``${oc.env:NAME,8}``."""
+
+
+def _default(word: str) -> Any:
+    """A text with the defaults of its environment variables, read again where it is nothing else."""
+    text = _ENVIRONMENT.sub(lambda match: match.group(1), word)
+    return word if text == word else plain_value(text)
 
 
 def plain_value(word: str) -> Any:

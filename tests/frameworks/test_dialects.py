@@ -127,6 +127,27 @@ optimizer: {_component_: bitsandbytes.optim.PagedAdamW8bit}
 enable_activation_checkpointing: true
 dtype: bf16
 """
+PRIMUS = """
+exp_name: ${PRIMUS_EXP_NAME:tiny}
+modules:
+  pre_trainer:
+    framework: megatron
+    model: llama2_70B.yaml
+    overrides:
+      wandb_project:
+      micro_batch_size: 2
+      global_batch_size: 128
+      seq_length: ${PRIMUS_SEQ_LENGTH:4096}
+      tensor_model_parallel_size: ${PRIMUS_TP:4}
+      pipeline_model_parallel_size: ${PRIMUS_PP:2}
+      recompute_num_layers: 0
+"""
+OPENRLHF_DOTTED = """
+deepspeed --num_gpus 8 --module openrlhf.cli.train_sft \\
+    --model.model_name_or_path meta-llama/Meta-Llama-3-8B --data.max_len 4096 \\
+    --train.batch_size 64 --train.micro_batch_size 2 --ds.zero_stage 3 \\
+    --model.gradient_checkpointing_enable --ds.adam_offload
+"""
 TRAINER = """
 torchrun --nproc_per_node=8 train.py --model_name_or_path meta-llama/Llama-2-13b-hf --bf16 True \\
     --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --model_max_length 2048 \\
@@ -218,6 +239,14 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
         "model": "llama-3-70b", "zero_stage": 3, "micro_batch": 2, "seq_length": 1024, "recompute": "full",
         "optimizer": 2.0, "frozen": False,
     }),
+    ("llama2.yaml", PRIMUS, "primus", {
+        "model": "llama-2-70b", "tensor_parallel": 4, "pipeline_parallel": 2, "data_parallel": 2,
+        "micro_batch": 2, "seq_length": 4096, "num_microbatches": 32, "zero_stage": 1, "precision": "bf16",
+    }),
+    ("run.sh", OPENRLHF_DOTTED, "deepspeed", {
+        "num_gpus": 8, "model": "llama-3-8b", "zero_stage": 3, "micro_batch": 2, "num_microbatches": 4,
+        "seq_length": 4096, "recompute": "full", "offload": "optimizer", "precision": "bf16",
+    }),
     ("run.sh", TRAINER, "accelerate", {
         "num_gpus": 8, "model": "llama-2-13b", "zero_stage": 2, "offload": "optimizer", "micro_batch": 2,
         "num_microbatches": 8, "seq_length": 2048, "recompute": "full", "precision": "bf16",
@@ -267,6 +296,11 @@ def test_a_trainers_file_is_the_run_below(
     said = understood(launch)
     assert {name: said[name] for name in expected} == expected
     assert not launch.unreadable
+
+
+def test_long_comments_are_looked_through_once() -> None:
+    assert dialect_of("# a long introduction\n" * 5_000 + "nothing\n") is None
+    assert dialect_of('# one\n\n  # two\n{ "train_iters": 10 }\n') == "gpt-neox"
 
 
 def test_every_dialect_has_a_case() -> None:
@@ -352,7 +386,7 @@ def test_a_length_that_only_cuts_samples_is_said_to_and_yields_to_the_users(tmp_
 def test_a_model_that_the_catalog_lacks_is_named(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(SWIFT.replace("Qwen3-30B-A3B-mcore", "Owl-7X-Base-mcore"), encoding="utf-8")
-    with pytest.raises(BadInput, match=r"run\.sh:3: the catalog has no model Owl-7X-Base: say"):
+    with pytest.raises(BadInput, match=r"run\.sh:3: the catalog has no model Owl-7X-Base-mcore: say"):
         review_files([str(script)], Question(), 0.0)
 
 
@@ -370,6 +404,42 @@ def test_weights_on_the_host_are_said_not_to_be_priced() -> None:
     found = lint(read_text(source, "ds.json"), asked("llama-3-8b", 8, "deepspeed", 8))
     (said,) = [entry for entry in found if entry.rule == "unreadable-value"]
     assert "weights that wait on the host are not priced" in said.message
+
+
+def test_stages_of_automodel_round_where_they_are_told_to() -> None:
+    """48 layers in stages of 5 are 10 stages, not a multiple of 4 ranks (pipelining/functional.py)."""
+    more = "{tp_size: 1, pipeline: {pp_schedule: Interleaved1F1B, layers_per_stage: 5, ROUND}, "
+    source = AUTOMODEL.replace("{tp_size: 1, ", more).replace("pp_size: 2", "pp_size: 4")
+    request = asked("qwen3-30b-a3b", 16, "automodel", 64)
+    with pytest.raises(BadInput, match="10 stages, not a multiple of 4 pipeline ranks"):
+        to_plan(read_text(source.replace(", ROUND", ""), "a.yaml"), request)
+    for rounding, counts in (("up", [4] * 12), ("down", [6] * 8)):
+        text = source.replace("ROUND", f"round_virtual_stages_to_pp_multiple: {rounding}")
+        plan = to_plan(read_text(text, "a.yaml"), request)
+        assert sorted(count for stage in plan.stages for count in stage.chunk_layers) == counts
+
+
+def test_a_run_in_fp32_is_slow_and_not_refused() -> None:
+    source = TRAINER.replace("--bf16 True", "--tf32 True")
+    found = lint(read_text(source, "run.sh"), asked("llama-2-13b", 8, "accelerate", 128))
+    rules = {entry.rule: entry.severity for entry in found}
+    assert rules["trains-in-fp32"] == "warning" and "accelerator_has_the_precision" not in rules
+
+
+def test_models_are_found_under_the_names_of_their_checkpoints() -> None:
+    names = {
+        "Qwen/Qwen3-30B-A3B-Thinking-2507-FP8": "qwen3-30b-a3b",
+        "unsloth/Meta-Llama-3-8B-Instruct-bnb-4bit": "llama-3-8b",
+        "/models/Qwen3-30B-A3B_torch_dist/": "qwen3-30b-a3b",
+    }
+    for said, name in names.items():
+        launch = read_text(TRAINER.replace("meta-llama/Llama-2-13b-hf", said), "run.sh")
+        model = model_of(launch)
+        assert model is not None and model.name == name
+    builders = {"qwen2_5.qwen2_5_1_5b_base": "qwen2.5-1.5b", "qwen3.lora_qwen3_8b": "qwen3-8b"}
+    for said, name in builders.items():
+        model = model_of(read_text(TORCHTUNE.replace("llama3_1.llama3_1_70b", said), "a.yaml"))
+        assert model is not None and model.name == name
 
 
 def test_paddle_refuses_sharded_gradients_in_a_pipeline() -> None:

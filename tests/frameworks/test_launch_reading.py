@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_plans import TINY, legal_plans, request_of
 
+from planner.api import question
 from planner.errors import BadInput
 from planner.frameworks import FRAMEWORKS, load_framework
 from planner.frameworks.detect import detect
@@ -59,6 +60,35 @@ torchrun --nproc_per_node 8 pretrain_gpt.py $GPT_ARGS ${MOE[@]} \\
     assert found["--pipeline-model-parallel-layout"] == "Et*3|t*4|L"
     assert found["--lr"] == "1e-4"
     assert found["--bf16"] is True
+
+
+def test_expr_is_arithmetic() -> None:
+    source = "GPUS=8\ntrain.py --accumulate $(expr 64 / $GPUS) --rows $(expr $GPUS \\* 3)\n"
+    assert {entry.key: entry.value for entry in read_flags(source, "run.sh")} == {
+        "--accumulate": "8",
+        "--rows": "24",
+    }
+
+
+def test_yaml_values_may_be_empty_or_come_from_the_environment() -> None:
+    source = "a:\nb: ${RANKS:8}\nc: ${oc.env:DEGREE,4}\nd: run-${NAME:x}.yaml\ne: ${other.key}\n"
+    source += 'f: {g: "${h}", i: "${f.g}"}\nh: 2048\n'
+    found = {entry.key: entry.value for entry in yaml_settings(source, "a.yaml")}
+    assert found == {
+        "a": None, "b": 8, "c": 4, "d": "run-x.yaml", "e": "${other.key}",
+        "f.g": 2048, "f.i": 2048, "h": 2048,
+    }  # fmt: skip
+
+
+def test_each_tier_of_maxtext_may_leave_one_axis_open() -> None:
+    """base.yml: the devices of a slice fill the ici axes, the slices the dcn axes."""
+    source = "model_name: llama2-7b\nici_fsdp_parallelism: -1\nici_tensor_parallelism: 4\n"
+    source += "dcn_data_parallelism: -1\nper_device_batch_size: 1\n"
+    request = question({"model": "llama-2-7b", "gpus": 32, "framework": "maxtext"})
+    plan = to_plan(read_text(source, "a.yaml"), request)  # 4 nodes of 8: 2 x 4 in a node, 4 replicas
+    assert (plan.tensor_parallel, plan.shard_group_size, plan.data_parallel) == (4, 2, 8)
+    with pytest.raises(BadInput, match="more than one axis is -1: ici_fsdp, ici_tensor"):
+        to_plan(read_text(source.replace("parallelism: 4", "parallelism: -1"), "a.yaml"), request)
 
 
 def test_flags_keep_their_lines() -> None:

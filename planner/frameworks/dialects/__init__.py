@@ -22,7 +22,13 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
     ("automodel", "automodel", r"\bnemo_automodel\b|\bNeMoAutoModel"),
     ("llama-factory", "llama_factory", r"^\s*finetuning_type\s*:|--finetuning_type\b|\bllamafactory-cli\b"),
     ("axolotl", "axolotl", r"^base_model\s*:"),
-    ("gpt-neox", "neox", r"[\"']?\b(pipe|model)[-_]parallel[-_]size[\"']?\s*:"),
+    (
+        "gpt-neox",
+        "neox",
+        r"[\"']?\b(pipe|model)[-_]parallel[-_]size[\"']?\s*:|[\"']?\btrain-iters[\"']?\s*:"
+        r"|\A(?:\s*#[^\n]*\n)*\s*\{[\s\S]*\"(train_iters|lr_decay_iters|lr-decay-iters)\"\s*:",
+    ),
+    ("primus", "primus", r"^\s*pre_trainer\s*:"),
     (
         "paddlenlp",
         "paddlenlp",

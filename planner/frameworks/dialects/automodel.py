@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.frameworks.dialects.common import checkpoint, gathered
-from planner.frameworks.launch import Key, LaunchFile, positive, yes
+from planner.frameworks.dialects.common import gathered
+from planner.frameworks.launch import Key, LaunchFile, one_of, positive, text, yes
 from planner.frameworks.text_formats import yaml_settings
 from planner.frameworks.torchtitan.read import SCHEDULE_NAMES, mapped
 
@@ -17,8 +17,8 @@ _D = "distributed."
 
 
 def _size(value: Any) -> int | None:
-    """A degree; ``none`` leaves it to the trainer."""
-    return None if str(value).lower() in {"none", "-1"} else positive(value)
+    """A degree or length; ``none`` (or 0) leaves it to the trainer."""
+    return None if str(value).lower() in {"none", "-1", "0"} else positive(value)
 
 
 def _recompute(value: Any) -> str:
@@ -30,7 +30,7 @@ def _loss(value: Any) -> str | None:
 
 
 KEYS: dict[str, Key] = {
-    "model.pretrained_model_name_or_path": Key("named_model", checkpoint),
+    "model.pretrained_model_name_or_path": Key("named_model", text),
     "step_scheduler.global_batch_size": Key("global_batch", positive),
     "step_scheduler.local_batch_size": Key("local_batch", positive),
     "packed_sequence.packed_sequence_size": Key("seq_length", _size),
@@ -48,10 +48,12 @@ KEYS: dict[str, Key] = {
     _D + "pipeline.pp_schedule": Key("schedule", mapped(SCHEDULE_NAMES)),
     _D + "pipeline.pp_microbatch_size": Key("pipeline_microbatch", positive),
     _D + "pipeline.layers_per_stage": Key("layers_per_stage", _size),
+    _D + "pipeline.round_virtual_stages_to_pp_multiple": Key("round_stages", one_of("up", "down")),
 }
 
 
 def read(source: str, path: str) -> LaunchFile:
     """Read a recipe's YAML."""
-    defaults = {"recompute": "none", "sequence_parallel": False, "local_batch": 1}
+    even = {"first_less": 0, "last_less": 0}  # stages differ by a layer at most (pipelining/functional.py)
+    defaults = {"recompute": "none", "sequence_parallel": False, "local_batch": 1, **even}
     return gathered("automodel", yaml_settings(source, path), KEYS, path, defaults)

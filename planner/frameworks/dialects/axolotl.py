@@ -11,7 +11,6 @@ from typing import Any
 from planner.frameworks.accelerate.read import REST
 from planner.frameworks.dialects.common import (
     adapter,
-    checkpoint,
     chunked,
     gathered,
     half,
@@ -26,8 +25,14 @@ def _remat(value: Any) -> bool:
     return str(value).lower() not in {"false", "none", ""}
 
 
+def _split(value: Any) -> int | None:
+    """Ranks of a shard group; one is no group of its own."""
+    ranks = positive(value)
+    return ranks if ranks > 1 else None
+
+
 KEYS: dict[str, Key] = {
-    "base_model": Key("named_model", checkpoint),
+    "base_model": Key("named_model", text),
     "sequence_len": Key("seq_length", positive),
     "micro_batch_size": Key("micro_batch", positive),
     "gradient_accumulation_steps": Key("num_microbatches", positive),
@@ -39,7 +44,7 @@ KEYS: dict[str, Key] = {
     "bf16": Key("bf16", half),
     "fp16": Key("fp16", half),
     "deepspeed": Key("config_path", text),
-    "dp_shard_size": Key("shard_degree", positive),
+    "dp_shard_size": Key("shard_degree", _split),
     "dp_replicate_size": Key("replicate_degree", positive),
     "tensor_parallel_size": Key("tensor_parallel", positive),
     "context_parallel_size": Key("context_parallel", positive),
@@ -56,9 +61,9 @@ def read(source: str, path: str) -> LaunchFile:
     defaults: dict[str, Any] = {"bf16": True} if str(value_of(found, "bf16", "auto")) == "auto" else {}
     if value_of(found, "deepspeed"):
         return gathered("deepspeed", found, KEYS, path, defaults)
-    shards = any(entry.key.startswith(("fsdp", "dp_shard_size")) and entry.value for entry in found)
-    if shards:
+    is_split = int(value_of(found, "dp_shard_size", 0)) > 1
+    if is_split or any(entry.key.startswith("fsdp") and entry.value for entry in found):
         defaults["distributed_type"] = "FSDP"
-    if value_of(found, "dp_shard_size"):  # what is left are replicas (loaders/model.py)
+    if is_split:  # what is left are replicas (loaders/model.py)
         defaults["replicate_degree"] = REST
     return gathered("accelerate", found, KEYS, path, defaults)

@@ -11,16 +11,6 @@ from planner.frameworks.launch import Found, Key, LaunchFile, collect, positive,
 from planner.frameworks.launcher_keys import LAUNCHER_KEYS
 from planner.frameworks.shell import read_flags, read_script
 
-_DECORATION = re.compile(r"[-_](mcore|torch[-_]dist|bnb[-_]4bit|hf|chat|thinking|\d{4})$", re.IGNORECASE)
-
-
-def checkpoint(value: Any) -> str:
-    """Read the name or path of a checkpoint: without what conversions and variants append to the model's."""
-    name = str(value).rstrip("/")
-    while _DECORATION.search(name):
-        name = _DECORATION.sub("", name)
-    return name
-
 
 def adapter(value: Any) -> str | None:
     """Read what is trained: ``full``, ``lora`` or ``qlora``; None for other kinds."""
@@ -47,7 +37,7 @@ def half(value: Any) -> bool | None:
 
 
 TRAINER: dict[str, Key] = {
-    "model_name_or_path": Key("named_model", checkpoint),
+    "model_name_or_path": Key("named_model", text),
     "per_device_train_batch_size": Key("micro_batch", positive),
     "gradient_accumulation_steps": Key("num_microbatches", positive),
     "max_seq_length": Key("seq_length", positive),
@@ -69,22 +59,21 @@ LAUNCHERS: dict[str, Key] = {
 def flags(source: str, path: str) -> list[Found]:
     """Return a script's flags by their plain names (``max_length``), and variables that size the world."""
     found = [_plain(entry) for entry in read_flags(source, path)]
-    variables = read_script(source).variables
-    sizes = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
     said = {entry.key for entry in found}
+    sizes = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
+    expand = read_script(source).expand
+    first = {name: re.search(rf"(?m)^[^#\n]*\b{name}=(\S+)", source) for name in sizes}
     return found + [
-        Found(ours, variables[name], path, _line(source, name))
-        for name, ours in sizes.items()
-        if name in variables and ours not in said
+        Found(
+            sizes[name], expand(match.group(1).strip("\"'")), path, source.count("\n", 0, match.start(1)) + 1
+        )
+        for name, match in first.items()
+        if match is not None and sizes[name] not in said
     ]
 
 
 def _plain(entry: Found) -> Found:
     return replace(entry, key=entry.key.lstrip("-").replace("-", "_"))
-
-
-def _line(source: str, name: str) -> int:
-    return next((n for n, row in enumerate(source.splitlines(), 1) if f"{name}=" in row), 1)
 
 
 def gathered(

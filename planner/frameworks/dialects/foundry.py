@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.frameworks.dialects.common import checkpoint, gathered, value_of
+from planner.frameworks.dialects.common import gathered, value_of
 from planner.frameworks.launch import Key, LaunchFile, positive, text, yes
 from planner.frameworks.text_formats import yaml_settings
 
@@ -28,7 +28,7 @@ KEYS: dict[str, Key] = {
     "precision": Key("mixed_precision", _precision),
     "fsdp_config.sharding_strategy": Key("sharding", text),
     "fsdp_config.activation_checkpointing": Key("checkpointing", yes),
-    "model.pretrained_model_name_or_path": Key("named_model", checkpoint),
+    "model.pretrained_model_name_or_path": Key("named_model", text),
     "model.n_layers": Key("model.num_layers", positive),
     "model.d_model": Key("model.hidden_size", positive),
     "model.n_heads": Key("model.num_heads", positive),

@@ -16,6 +16,7 @@ from planner.frameworks.dialects.common import (
     chunked,
     flags,
     gathered,
+    half,
     total,
     value_of,
 )
@@ -33,6 +34,7 @@ KEYS: dict[str, Key] = {
     "finetuning_type": Key("finetune", adapter),
     "disable_gradient_checkpointing": Key("checkpointing", _kept),
     "enable_liger_kernel": Key("loss", chunked),
+    "pure_bf16": Key("bf16", half),
     "fsdp": Key("fsdp", text),
     **LAUNCHERS,
 }
@@ -48,6 +50,8 @@ def read(source: str, path: str) -> LaunchFile:
         defaults["finetune"] = "qlora"
     else:
         keys = KEYS
+    if value_of(found, "pure_bf16"):
+        defaults["optimizer"] = "pure-adam"
     if value_of(found, "deepspeed"):
         return gathered("deepspeed", found, keys, path, defaults)
     if value_of(found, "fsdp"):

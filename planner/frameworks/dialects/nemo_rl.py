@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.frameworks.dialects.common import checkpoint, gathered, value_of
-from planner.frameworks.launch import Key, LaunchFile, positive, yes
+from planner.frameworks.dialects.common import gathered, value_of
+from planner.frameworks.launch import Key, LaunchFile, positive, text, yes
 from planner.frameworks.megatron.read import KEYS as MEGATRON
 from planner.frameworks.text_formats import yaml_settings
 
@@ -20,7 +20,7 @@ def _all_layers(value: Any) -> str | None:
 
 
 SHARED: dict[str, Key] = {
-    "policy.model_name": Key("named_model", checkpoint),
+    "policy.model_name": Key("named_model", text),
     "policy.train_global_batch_size": Key("global_batch", positive),
     "policy.max_total_sequence_length": Key("seq_length", positive),
     "cluster.num_nodes": Key("launcher.nodes", positive),

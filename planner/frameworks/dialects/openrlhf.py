@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from planner.frameworks.deepspeed.read import zero_stage
-from planner.frameworks.dialects.common import LAUNCHERS, checkpoint, flags, gathered, given, total
-from planner.frameworks.launch import Key, LaunchFile, fixed, positive, yes
+from planner.frameworks.dialects.common import LAUNCHERS, flags, gathered, given, total
+from planner.frameworks.launch import Key, LaunchFile, fixed, positive, text, yes
 
 
 def _ring(value: Any) -> None:
@@ -17,23 +17,37 @@ def _ring(value: Any) -> None:
         raise ValueError("ring attention beside DeepSpeed is not priced; the check is without it")
 
 
-KEYS: dict[str, Key] = {
-    "pretrain": Key("named_model", checkpoint),
-    "train_batch_size": Key("global_batch", positive),
-    "micro_train_batch_size": Key("micro_batch", positive),
-    "max_len": Key("seq_length", positive),
-    "zero_stage": Key("zero_stage", zero_stage),
-    "adam_offload": Key("offload", fixed("cpu")),
-    "gradient_checkpointing": Key("checkpointing", yes),
-    "bf16": Key("bf16", yes),
-    "use_liger_kernel": Key("loss", fixed("chunked")),
-    "ds_tensor_parallel_size": Key("tensor_parallel", positive),
-    "ring_attn_size": Key("context_parallel", _ring),
-    "load_in_4bit": Key("finetune", fixed("qlora")),
-    "actor_num_nodes": Key("launcher.nodes", positive),
-    "actor_num_gpus_per_node": Key("launcher.processes_per_node", positive),
-    **LAUNCHERS,
-}
+_MEANINGS: tuple[tuple[Key, tuple[str, ...]], ...] = (
+    (
+        Key("named_model", text),
+        ("pretrain", "model.model_name_or_path", "actor.model_name_or_path"),
+    ),
+    (Key("global_batch", positive), ("train_batch_size", "train.batch_size")),
+    (Key("micro_batch", positive), ("micro_train_batch_size", "train.micro_batch_size")),
+    (Key("seq_length", positive), ("max_len", "data.max_len")),
+    (Key("zero_stage", zero_stage), ("zero_stage", "ds.zero_stage")),
+    (Key("offload", fixed("cpu")), ("adam_offload", "ds.adam_offload")),
+    (
+        Key("checkpointing", yes),
+        (
+            "gradient_checkpointing",
+            "model.gradient_checkpointing_enable",
+            "actor.gradient_checkpointing_enable",
+        ),
+    ),
+    (Key("bf16", yes), ("bf16",)),
+    (Key("loss", fixed("chunked")), ("use_liger_kernel", "ds.use_liger_kernel")),
+    (Key("tensor_parallel", positive), ("ds_tensor_parallel_size", "ds.tensor_parallel_size")),
+    (Key("context_parallel", _ring), ("ring_attn_size", "ds.ring_attn_size")),
+    (Key("finetune", fixed("qlora")), ("load_in_4bit", "ds.load_in_4bit")),
+    (Key("launcher.nodes", positive), ("actor_num_nodes", "actor.num_nodes")),
+    (
+        Key("launcher.processes_per_node", positive),
+        ("actor_num_gpus_per_node", "actor.num_gpus_per_node"),
+    ),
+)
+KEYS: dict[str, Key] = LAUNCHERS | {name: key for key, names in _MEANINGS for name in names}
+"""Flags of both spellings: ``--max_len`` and, from version 0.9 on, ``--data.max_len``."""
 
 
 def read(source: str, path: str) -> LaunchFile:

@@ -6,13 +6,13 @@ distributed optimizer is always on, training is in bf16 unless fp16 is asked for
 
 from __future__ import annotations
 
-from planner.frameworks.dialects.common import checkpoint, flags, gathered, given, product, value_of
-from planner.frameworks.launch import Key, LaunchFile, positive
+from planner.frameworks.dialects.common import flags, gathered, given, product, value_of
+from planner.frameworks.launch import Key, LaunchFile, positive, text
 from planner.frameworks.megatron.read import KEYS as MEGATRON
 
 KEYS: dict[str, Key] = {
     **MEGATRON,
-    "hf_checkpoint": Key("named_model", checkpoint),
+    "hf_checkpoint": Key("named_model", text),
     "actor_num_nodes": Key("launcher.nodes", positive),
     "actor_num_gpus_per_node": Key("launcher.processes_per_node", positive),
 }

@@ -12,16 +12,15 @@ from planner.frameworks.dialects.common import (
     LAUNCHERS,
     TRAINER,
     adapter,
-    checkpoint,
     flags,
     gathered,
     value_of,
 )
-from planner.frameworks.launch import Key, LaunchFile, one_of, positive
+from planner.frameworks.launch import Key, LaunchFile, one_of, positive, text
 from planner.frameworks.megatron.read import KEYS as MEGATRON
 
 _SHARED: dict[str, Key] = {
-    "model": Key("named_model", checkpoint),
+    "model": Key("named_model", text),
     "max_length": Key("seq_length", positive),
     "train_type": Key("finetune", adapter),
     "tuner_type": Key("finetune", adapter),
@@ -36,7 +35,7 @@ def _granularity(value: Any) -> str | None:
 _MEGATRON: dict[str, Key] = {
     **MEGATRON,
     **_SHARED,
-    "load": Key("named_model", checkpoint),
+    "load": Key("named_model", text),
     "virtual_pipeline_model_parallel_size": Key("virtual_stages", positive),
     "recompute_granularity": Key("recompute_granularity", _granularity),
     **LAUNCHERS,
@@ -64,7 +63,8 @@ def read(source: str, path: str) -> LaunchFile:
         plain = value_of(found, "recompute_granularity") is None
         granularity = {"recompute_granularity": "selective"} if plain else {}
         return gathered("megatron", found, keys, path, _MEGATRON_DEFAULTS | granularity)
-    framework = "deepspeed" if value_of(found, "deepspeed") else "accelerate"
-    return gathered(
-        framework, found, _TRAINER, path, {"finetune": "lora", "bf16": True, "checkpointing": True}
-    )
+    defaults = {"finetune": "lora", "bf16": True, "checkpointing": True}
+    if value_of(found, "deepspeed") or value_of(found, "sequence_parallel_size"):  # which is Ulysses
+        return gathered("deepspeed", found, _TRAINER, path, defaults)
+    fsdp = {"distributed_type": "FSDP"} if value_of(found, "fsdp") else {}
+    return gathered("accelerate", found, _TRAINER, path, defaults | fsdp)

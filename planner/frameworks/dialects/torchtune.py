@@ -17,7 +17,8 @@ from planner.frameworks.text_formats import yaml_settings
 def _builder(value: Any) -> str:
     """``torchtune.models.llama3_1.lora_llama3_1_70b`` as a model's name."""
     name = re.sub(r"^q?lora_", "", str(value).rpartition(".")[2])
-    return re.sub(r"(\d)_(\d)(?=_|$)", r"\1.\2", name).replace("_", "-")
+    parts = re.match(r"(llama3_[123]|qwen2_5|[a-z]+\d?)_(\d+(?:_\d+)?b)", name)
+    return name.replace("_", "-") if parts is None else "-".join(parts.groups()).replace("_", ".")
 
 
 def _trained(value: Any) -> str:

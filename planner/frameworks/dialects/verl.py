@@ -7,9 +7,10 @@ offload is for the time of the rollout, so it saves nothing while training.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from planner.frameworks.dialects.common import checkpoint, gathered, given, product, total, value_of
-from planner.frameworks.launch import Found, Key, LaunchFile, positive, yes
+from planner.frameworks.dialects.common import gathered, given, product, total, value_of
+from planner.frameworks.launch import Found, Key, LaunchFile, positive, text, yes
 from planner.frameworks.megatron.read import KEYS as MEGATRON
 from planner.frameworks.shell import read_pairs
 
@@ -23,7 +24,7 @@ _BRIDGE_NAMES = {
     "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
 }
 KEYS: dict[str, Key] = {
-    "actor_rollout_ref.model.path": Key("named_model", checkpoint),
+    "actor_rollout_ref.model.path": Key("named_model", text),
     _ACTOR + "ppo_micro_batch_size_per_gpu": Key("micro_batch", positive),
     "trainer.nnodes": Key("launcher.nodes", positive),
     "trainer.n_gpus_per_node": Key("launcher.processes_per_node", positive),
@@ -60,7 +61,8 @@ def read(source: str, path: str) -> LaunchFile:
     FSDP is read as ZeRO-3: both hold 16 bytes a parameter over all GPUs, and verl's sequence parallelism is
     Ulysses.
     """
-    found = list(read_pairs(source, path, r"(?:actor_rollout_ref|trainer|data)\.[\w.]+"))
+    pairs = read_pairs(source, path, r"(?:actor_rollout_ref|trainer|data)\.[\w.]+")
+    found = [replace(entry, value=_plain(entry.value)) for entry in pairs]
     megatron = _is_megatron(source, found)
     batch = product(found, _ACTOR + "ppo_mini_batch_size", "actor_rollout_ref.rollout.n")
     batch = batch or product(found, _ACTOR + "ppo_mini_batch_size")
@@ -71,6 +73,12 @@ def read(source: str, path: str) -> LaunchFile:
     return gathered(
         "deepspeed", found, FSDP_KEYS, path, {"zero_stage": 3, "bf16": True, "checkpointing": True, **said}
     )
+
+
+def _plain(value: object) -> str | None:
+    """A value without the quotes that variables carry; ``null`` says nothing."""
+    word = str(value).strip("\"'")
+    return None if word.lower() in {"null", "none"} else word
 
 
 def _is_megatron(source: str, found: list[Found]) -> bool:

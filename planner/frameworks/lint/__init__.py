@@ -5,18 +5,9 @@
 """
 
 from planner.frameworks.lint.findings import Finding, Severity
+from planner.frameworks.lint.models import model_of, unknown_model
 from planner.frameworks.lint.output import FORMATS, format_findings
-from planner.frameworks.lint.review import (
-    Review,
-    adopt,
-    batch_of,
-    fix,
-    gpus_of,
-    lint,
-    model_of,
-    review,
-    unknown_model,
-)
+from planner.frameworks.lint.review import Review, adopt, batch_of, fix, gpus_of, lint, review
 
 __all__ = [
     "FORMATS", "Finding", "Review", "Severity", "adopt", "batch_of", "fix", "format_findings", "gpus_of",

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from pydantic import ValidationError
-
-from planner.catalog import load_model
 from planner.catalog.training import with_fine_tuning, with_loss, with_optimizer
 from planner.errors import BadInput, PlannerError
 from planner.frameworks.files import to_plan, write
 from planner.frameworks.launch import LaunchFile, make_plan
 from planner.frameworks.lint.findings import Finding, finding, place
 from planner.frameworks.lint.memory import memory_findings
+from planner.frameworks.lint.models import named_model
 from planner.frameworks.lint.needs import need_findings
 from planner.frameworks.lint.silent import not_told
 from planner.frameworks.lint.slow import slow_findings
@@ -22,7 +19,6 @@ from planner.frameworks.shell import unset_variable
 from planner.rules import RULES, Violation, check
 from planner.solver.evaluate import evaluate
 from planner.solver.result import Estimate
-from planner.spec.model import Model
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
@@ -50,11 +46,6 @@ DEGREES = frozenset(
 """Fields whose rules can be checked even when the rest makes no plan."""
 WORTH_TELLING = 0.03
 """Gain of the planner's plan below which the file's own is called good."""
-LLAMA_SHAPED = frozenset({"maxtext", "nanotron", "torchtitan"})
-"""Frameworks whose models have gated MLPs and heads of their own where a file does not say (nanotron's
-``LlamaConfig``, MaxText's ``base.yml``, torchtitan's ``Transformer``); Megatron's are GPT's."""
-DEFAULT_VOCABULARY = 128_256
-"""Llama 3's, for files that leave the vocabulary to the tokenizer."""
 MOST_VALID = 8
 SCOPES = {statement.name: statement.scope for statement in RULES}
 
@@ -73,68 +64,6 @@ class Review:
     def has_errors(self) -> bool:
         """Whether the run cannot work as written."""
         return any(entry.severity == "error" for entry in self.findings)
-
-
-def named_model(launch: LaunchFile) -> Model | None:
-    """Return the model of the catalog that a file names, None where it names none of them."""
-    parts = [launch.get("named_family"), launch.get("named_flavor")]
-    name = launch.get("named_model") or "-".join(part for part in parts if part)
-    try:
-        return (
-            load_model(Path(name).name if name.startswith(("/", ".", "~", "$")) else name) if name else None
-        )
-    except BadInput:
-        return None
-
-
-def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | None:
-    """Return the model that a file names or describes, None when it does not say enough."""
-    named = named_model(launch)
-    if named is not None:
-        return named
-    said = {
-        key.removeprefix("model."): found.value for key, found in launch.fields.items() if "model." in key
-    }
-    heads, hidden = said.get("num_heads"), said.get("hidden_size")
-    is_llama = launch.framework in LLAMA_SHAPED
-    if not heads or not hidden:
-        return None
-    defaults = {
-        "name": name,
-        "source": ", ".join(launch.paths),
-        "num_kv_heads": heads,
-        "head_dim": hidden // heads,
-        "ffn_hidden_size": 4 * hidden,
-        "vocab_size": DEFAULT_VOCABULARY,
-        "notes": "" if "vocab_size" in said else f"No vocabulary in the files: {DEFAULT_VOCABULARY} assumed.",
-        "gated_mlp": is_llama,
-        "activation": "swiglu" if said.get("gated_mlp", is_llama) else "gelu",
-        "tied_embeddings": not is_llama,
-        "seq_length": launch.get("seq_length", 4096),
-    }
-    if said.get("num_experts"):  # Megatron's own defaults
-        defaults |= {
-            "experts_per_token": 2,
-            "expert_ffn_hidden_size": said.get("ffn_hidden_size", 4 * hidden),
-        }
-    pattern = launch.get("moe_layers")
-    if isinstance(pattern, list) and 1 in pattern:
-        said["num_dense_layers"] = pattern.index(1)
-    try:
-        return Model(**(defaults | said))
-    except ValidationError:
-        return None
-
-
-def unknown_model(launch: LaunchFile) -> str | None:
-    """Return a sentence about the model that files name and the catalog lacks, None where they name none."""
-    at = launch.place("named_model", "named_flavor")
-    if at is None or named_model(launch) is not None:
-        return None
-    return (
-        f"{at.place}: the catalog has no model {at.value}: say one of its shape with --model "
-        "(a name of plan-parallel models, a config.json, or a size such as 30b)"
-    )
 
 
 def gpus_of(launch: LaunchFile) -> int | None:
@@ -308,7 +237,10 @@ def _differences(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:
 
 def _broken(launch: LaunchFile, estimate: Estimate) -> Iterator[Finding]:
     for violation in estimate.violations:
-        if violation.rule not in OWN_WORDS:
+        if violation.rule == "accelerator_has_the_precision" and estimate.plan.precision == "fp32":
+            message = "no 16-bit format is asked for: the run trains in fp32, whose rate is not known here"
+            yield finding(place(launch, "precision"), "warning", "trains-in-fp32", message)
+        elif violation.rule not in OWN_WORDS:
             yield _violation(launch, violation)
 
 

@@ -111,7 +111,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     BadInput
         The axes do not multiply to the devices, or the batch does not divide.
     """
-    sizes = _axes(launch, request.cluster.num_gpus)
+    sizes = _axes(launch, request)
     devices = 1
     for size in sizes.values():
         devices *= size
@@ -147,23 +147,37 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     return plan.model_copy(update={"stages": even_stages(request.model, plan)})
 
 
-def _axes(launch: LaunchFile, num_gpus: int) -> dict[str, int]:
-    """Sizes of all axes, network and slice together; one -1 in each tier takes what is left."""
+def _axes(launch: LaunchFile, request: PlanRequest) -> dict[str, int]:
+    """Sizes of all axes, network and slice together; one -1 in each tier takes what is left of it."""
+    num_gpus = request.cluster.num_gpus
     tiers = {tier: {axis: launch.get(f"{tier}.{axis}", 1) for axis in AXES} for tier in ("ici", "dcn")}
     if not any(name == "ici.fsdp" for name in launch.fields):
         tiers["ici"]["fsdp"] = -1
     if not any(name == "dcn.data" for name in launch.fields):
         tiers["dcn"]["data"] = 1
-    rest = num_gpus
-    for sizes in tiers.values():
-        for size in sizes.values():
-            rest //= size if size > 0 else 1
-    open_axes = [(tier, axis) for tier, sizes in tiers.items() for axis, size in sizes.items() if size == -1]
-    if len(open_axes) > 1:
-        raise BadInput(f"more than one axis is -1: {', '.join(f'{tier}_{axis}' for tier, axis in open_axes)}")
-    for tier, axis in open_axes:
-        tiers[tier][axis] = max(1, rest)
+    slices = max(1, num_gpus // request.cluster.nvlink_domain)
+    is_open = {tier: -1 in sizes.values() for tier, sizes in tiers.items()}
+    if is_open["dcn"]:
+        _fill("dcn", tiers["dcn"], slices if is_open["ici"] else num_gpus // _product(tiers["ici"]))
+    if is_open["ici"]:
+        _fill("ici", tiers["ici"], num_gpus // _product(tiers["dcn"]))
     return {axis: tiers["ici"][axis] * tiers["dcn"][axis] for axis in AXES}
+
+
+def _fill(tier: str, sizes: dict[str, int], devices: int) -> None:
+    """Give the tier's one open axis what the others leave of the devices."""
+    open_axes = [axis for axis, size in sizes.items() if size == -1]
+    if len(open_axes) > 1:
+        raise BadInput(f"more than one axis is -1: {', '.join(f'{tier}_{axis}' for axis in open_axes)}")
+    sizes[open_axes[0]] = max(1, devices // _product(sizes))
+
+
+def _product(sizes: dict[str, int]) -> int:
+    """Ranks of all axes that say how many."""
+    result = 1
+    for size in sizes.values():
+        result *= size if size > 0 else 1
+    return result
 
 
 def _sharding(launch: LaunchFile, shard_ranks: int, data_ranks: int) -> tuple[int, int]:

@@ -113,7 +113,7 @@ KEYS: dict[str, Key] = {
     "recompute_granularity": Key("recompute_granularity", one_of("full", "selective")),
     "recompute_activations": Key("recompute_activations", yes),
     "recompute_method": Key("recompute_method", one_of("uniform", "block")),
-    "recompute_num_layers": Key("recompute_num_layers", positive),
+    "recompute_num_layers": Key("recompute_num_layers", whole),
     "recompute_modules": Key("recompute_modules", words),
     "optimizer_cpu_offload": Key("optimizer_offload", yes),
     "fp16": Key("fp16", yes),

@@ -257,6 +257,9 @@ def _layout(launch: LaunchFile, request: PlanRequest, p: int, schedule: str) -> 
     v = 1 if schedule in {"gpipe", "1f1b"} else 2
     if "layers_per_stage" in launch.fields:
         stages = -(-total // launch.get("layers_per_stage"))
+        rounding = {"up": p - 1, "down": 0}.get(launch.get("round_stages"))
+        if rounding is not None:
+            stages = max((stages + rounding) // p, 1) * p
         if stages % p:
             raise BadInput(
                 f"{request.model.num_layers} layers in stages of {launch.get('layers_per_stage')} make "

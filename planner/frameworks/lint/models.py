@@ -1,0 +1,88 @@
+"""The model that files name or describe."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from planner.catalog import load_model
+from planner.errors import BadInput
+from planner.frameworks.launch import LaunchFile
+from planner.spec.model import Model
+
+DECORATION = re.compile(
+    r"[-_](mcore|torch[-_]dist|bnb[-_]4bit|4bit|awq|gptq|fp8|bf16|hf|it|base|instruct|chat|thinking|\d{4})$",
+    re.IGNORECASE,
+)
+"""What conversions, formats and dates append to a checkpoint's name without another shape."""
+LLAMA_SHAPED = frozenset({"maxtext", "nanotron", "torchtitan"})
+"""Frameworks whose models have gated MLPs and heads of their own where a file does not say (nanotron's
+``LlamaConfig``, MaxText's ``base.yml``, torchtitan's ``Transformer``); Megatron's are GPT's."""
+DEFAULT_VOCABULARY = 128_256
+"""Llama 3's, for files that leave the vocabulary to the tokenizer."""
+
+
+def named_model(launch: LaunchFile) -> Model | None:
+    """Return the model of the catalog that a file names, None where it names none of them."""
+    parts = [launch.get("named_family"), launch.get("named_flavor")]
+    name = launch.get("named_model") or "-".join(part for part in parts if part)
+    name = (Path(name).name if name.startswith(("/", ".", "~", "$")) else name).rstrip("/")
+    while name:
+        try:
+            return load_model(name)
+        except BadInput:
+            shorter = DECORATION.sub("", name)
+            name = shorter if shorter != name else ""
+    return None
+
+
+def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | None:
+    """Return the model that a file names or describes, None when it does not say enough."""
+    named = named_model(launch)
+    if named is not None:
+        return named
+    said = {
+        key.removeprefix("model."): found.value for key, found in launch.fields.items() if "model." in key
+    }
+    heads, hidden = said.get("num_heads"), said.get("hidden_size")
+    is_llama = launch.framework in LLAMA_SHAPED
+    if not heads or not hidden:
+        return None
+    defaults = {
+        "name": name,
+        "source": ", ".join(launch.paths),
+        "num_kv_heads": heads,
+        "head_dim": hidden // heads,
+        "ffn_hidden_size": 4 * hidden,
+        "vocab_size": DEFAULT_VOCABULARY,
+        "notes": "" if "vocab_size" in said else f"No vocabulary in the files: {DEFAULT_VOCABULARY} assumed.",
+        "gated_mlp": is_llama,
+        "activation": "swiglu" if said.get("gated_mlp", is_llama) else "gelu",
+        "tied_embeddings": not is_llama,
+        "seq_length": launch.get("seq_length", 4096),
+    }
+    if said.get("num_experts"):  # Megatron's own defaults
+        defaults |= {
+            "experts_per_token": 2,
+            "expert_ffn_hidden_size": said.get("ffn_hidden_size", 4 * hidden),
+        }
+    pattern = launch.get("moe_layers")
+    if isinstance(pattern, list) and 1 in pattern:
+        said["num_dense_layers"] = pattern.index(1)
+    try:
+        return Model(**(defaults | said))
+    except ValidationError:
+        return None
+
+
+def unknown_model(launch: LaunchFile) -> str | None:
+    """Return a sentence about the model that files name and the catalog lacks, None where they name none."""
+    at = launch.place("named_model", "named_flavor")
+    if at is None or named_model(launch) is not None:
+        return None
+    return (
+        f"{at.place}: the catalog has no model {at.value}: say one of its shape with --model "
+        "(a name of plan-parallel models, a config.json, or a size such as 30b)"
+    )
