@@ -15,7 +15,7 @@ from planner.frameworks import FRAMEWORKS, load_framework
 from planner.frameworks.detect import detect
 from planner.frameworks.files import WRITERS, read_files, read_text, to_plan, write
 from planner.frameworks.launch import whole
-from planner.frameworks.lint import lint
+from planner.frameworks.lint import lint, model_of
 from planner.frameworks.megatron.layout import layout_counts, layout_text
 from planner.frameworks.megatron.read import moe_layers
 from planner.frameworks.nanotron.split import split_layers
@@ -212,6 +212,46 @@ def test_nanotron_places_layers_by_cost() -> None:
     # Half is 3538944: a rank is left when its sum passes that, after 5 layers (4259840).
     assert split_layers(TINY, 2) == [5, 3]
     assert split_layers(TINY, 1) == [8]
+
+
+NANOTRON = """
+parallelism: {dp: 1, pp: 2, tp: 1, pp_engine: 1f1b}
+tokens: {micro_batch_size: 1, sequence_length: 128, batch_accumulation_per_replica: 4}
+model:
+  model_config: {hidden_size: 64, intermediate_size: 128, num_attention_heads: 4, num_hidden_layers: 2,
+    num_key_value_heads: 4, vocab_size: VOCABULARY}
+"""
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "rules"), [(600, {"stage-without-layers"}), (6_000, {"inner_stages_hold_layers"})]
+)
+def test_nanotron_runs_a_last_rank_with_the_head_alone(vocabulary: int, rules: set[str]) -> None:
+    """A layer costs 4 x 64 x 64 + 3 x 128 x 64 = 40,960, a head 64 a word: 38,400 or 384,000.
+
+    Half of all is 60,160: the second layer passes it and the head follows on the next rank. Half of the
+    larger sum is 232,960, which neither layer reaches: the head joins them, and nothing is left.
+    """
+    launch = read_text(NANOTRON.replace("VOCABULARY", str(vocabulary)), "tiny.yaml")
+    model = model_of(launch)
+    assert model is not None
+    request = question({"model": model, "gpus": 2, "framework": "nanotron"})
+    found = {
+        entry.rule for entry in lint(launch, request) if entry.rule in rules or entry.severity == "error"
+    }
+    assert found == rules
+
+
+def test_a_stage_of_the_loss_alone_runs_in_megatron() -> None:
+    script = "torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 6 --hidden-size 512 "
+    script += "--num-attention-heads 8 --pipeline-model-parallel-size 4 --micro-batch-size 1 "
+    script += "--global-batch-size 16 --seq-length 1024 --bf16 --pipeline-model-parallel-layout LAYOUT"
+    for layout, severity in (("Et|tt|ttt|L", "warning"), ("Et|ttttt||L", "error")):
+        launch = read_text(script.replace("LAYOUT", f"'{layout}'"), "run.sh")
+        model = model_of(launch)
+        found = lint(launch, question({"model": model, "gpus": 4, "framework": "megatron"}))
+        told = [entry.severity for entry in found if "layers" in entry.rule]
+        assert told == [severity], (layout, found)
 
 
 def test_every_framework_loads_under_all_its_names() -> None:

@@ -9,6 +9,7 @@ from planner.catalog.training import with_fine_tuning, with_loss, with_optimizer
 from planner.errors import BadInput, PlannerError
 from planner.frameworks.files import to_plan, write
 from planner.frameworks.launch import LaunchFile, make_plan
+from planner.frameworks.lint.bare_end import bare_end
 from planner.frameworks.lint.findings import Finding, finding, place
 from planner.frameworks.lint.memory import memory_findings
 from planner.frameworks.lint.models import named_model
@@ -19,6 +20,7 @@ from planner.frameworks.shell import unset_variable
 from planner.rules import RULES, Violation, check
 from planner.solver.evaluate import evaluate
 from planner.solver.result import Estimate
+from planner.spec.model import Model
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
@@ -156,7 +158,7 @@ def review(launch: LaunchFile, request: PlanRequest, search_s: float = 20.0) -> 
         findings += [finding(at, "error", "settings-make-a-run", str(error)), *_degrees(launch, asked)]
         found = _search(asked, search_s)
         return _done(launch, findings, Review((), asked, None, None, found))
-    findings += [*_broken(launch, estimate), *memory_findings(launch, priced, estimate)]
+    findings += [*_broken(launch, estimate, priced.model), *memory_findings(launch, priced, estimate)]
     findings += slow_findings(launch, priced, estimate)
     return _done(launch, findings, Review((), priced, plan, estimate, _search(priced, search_s)))
 
@@ -235,11 +237,15 @@ def _differences(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:
         yield finding(launch.fields["num_gpus"], "warning", "gpus-differ", message)
 
 
-def _broken(launch: LaunchFile, estimate: Estimate) -> Iterator[Finding]:
+def _broken(launch: LaunchFile, estimate: Estimate, model: Model) -> Iterator[Finding]:
     for violation in estimate.violations:
         if violation.rule == "accelerator_has_the_precision" and estimate.plan.precision == "fp32":
             message = "no 16-bit format is asked for: the run trains in fp32, whose rate is not known here"
             yield finding(place(launch, "precision"), "warning", "trains-in-fp32", message)
+        elif violation.rule == "inner_stages_hold_layers" and (
+            said := bare_end(launch, estimate.plan, model)
+        ):
+            yield said
         elif violation.rule not in OWN_WORDS:
             yield _violation(launch, violation)
 
