@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from planner.cost.activations import selective_modules
 from planner.cost.words import plan_words, setting_words
 from planner.spec import Plan, PlanRequest
 from planner.spec.plan import DEFAULT_ORDER, FAR_REPLICAS
+from planner.units import format_bytes
+
+if TYPE_CHECKING:
+    from planner.solver.result import Estimate
+
+ROOMY_SHARES = (0.1, 0.05)
+"""Shares of the memory that are free: enough not to be called tight (``planner.solver.evaluate``), and half."""
 
 
 def full_words(plan: Plan, request: PlanRequest) -> str:
@@ -45,6 +53,20 @@ def unseen_settings(plans: Sequence[Plan]) -> list[str]:
         if plan.precision != plans[0].precision:
             found.setdefault(f"In {plan.precision}", []).append(rank)
     return [f"{name}: {_ranks_words(ranks)}." for name, ranks in found.items()]
+
+
+def roomier_words(plans: Sequence[Estimate], usable_bytes: float) -> list[str]:
+    """The fastest ranked plan with a tenth of the memory free, or a twentieth, where the first has less."""
+    shares = [1 - plan.peak_memory_bytes / usable_bytes for plan in plans]
+    for enough in ROOMY_SHARES:
+        roomy = [rank for rank, share in enumerate(shares) if share >= enough]
+        if roomy:
+            rank = min(roomy, key=lambda rank: plans[rank].step_time_s)
+            loss = 100 * (plans[rank].step_time_s / plans[0].step_time_s - 1)
+            free = format_bytes(shares[rank] * usable_bytes)
+            words = f"Plan {rank + 1} leaves {free} free for {loss:+.1f} % of step time."
+            return [] if 0 in roomy else [words]
+    return []
 
 
 def _ranks_words(ranks: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from planner.cost.terms import Memory, StepTime
 from planner.cost.words import LETTERS, memory_words, time_words
-from planner.report.in_full import full_words, unseen_settings
+from planner.report.in_full import full_words, roomier_words, unseen_settings
 from planner.report.proof import proof_line
 from planner.rules import is_choice
 from planner.spec import Plan, PlanRequest
@@ -221,17 +221,18 @@ def _plan_parts(answer: Answer, only_why: bool) -> list[str]:
         section("Why plan 1", bullets(reason.sentence for reason in answer.reasons)),
         *([] if only_why else [breakdowns(best, request), ""]),
         section("What binds", bullets(answer.binds)),
-        section("Notes", bullets(notes_of(answer.result))),
+        section("Notes", bullets(notes_of(answer.result, request))),
     ]
     if answer.sensitivity is not None:
         parts.append(section("What would change it", answer.sensitivity.text()))
     return parts
 
 
-def notes_of(result: PlanResult) -> list[str]:
+def notes_of(result: PlanResult, request: PlanRequest) -> list[str]:
     """What has to be known beside the table: risks, settings without a column, ties, the error band."""
     best, unseen = result.plans[0], unseen_settings([estimate.plan for estimate in result.plans])
-    return [*best.notes, *result.notes, *unseen, *_tie(result), _band(best)]
+    roomier = roomier_words(result.plans, request.cluster.usable_hbm_bytes)
+    return [*best.notes, *roomier, *result.notes, *unseen, *_tie(result), _band(best)]
 
 
 def _tie(result: PlanResult) -> list[str]:

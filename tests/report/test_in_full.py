@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from planner.report.in_full import full_words, unseen_settings
+from dataclasses import replace
+
+from planner.api import complete
+from planner.cost.terms import Memory, StepTime
+from planner.report.in_full import full_words, roomier_words, unseen_settings
+from planner.solver.evaluate import evaluate
+from planner.solver.result import Estimate
 from planner.spec import Plan, PlanRequest, StagePlan
 
 
@@ -53,3 +59,20 @@ def test_settings_without_a_column_are_listed_by_plan() -> None:
     assert unseen_settings([away, plain, away]) == ["Optimizer offload: plans 1 and 3."]
     split, low = Plan(expert_tensor_parallel=2), Plan(precision="fp8")
     assert unseen_settings([plain, split, low]) == ["Experts split over etp=2: plan 2.", "In fp8: plan 3."]
+
+
+def test_the_fastest_plan_with_room_is_named_where_the_first_has_none(tiny_dense: PlanRequest) -> None:
+    base = evaluate(complete({}, tiny_dense), tiny_dense)
+
+    def priced(step_s: float, peak_gb: float) -> Estimate:
+        return replace(base, time=StepTime(gemm_s=step_s), stages=(Memory(weights_bytes=peak_gb * 1e9),))
+
+    first, near, lean, slow = priced(10.0, 99.0), priced(9.98, 94.0), priced(10.3, 80.0), priced(12.0, 20.0)
+    assert roomier_words([first, near, lean, slow], 100e9) == [
+        "Plan 3 leaves 20.0 GB free for +3.0 % of step time."
+    ]
+    assert roomier_words([first, near], 100e9) == ["Plan 2 leaves 6.0 GB free for -0.2 % of step time."]
+    assert roomier_words([near, priced(10.0, 93.0)], 100e9) == []  # the first has a twentieth as well
+    assert roomier_words([lean, first], 100e9) == []
+    assert roomier_words([first, first], 100e9) == []
+    assert roomier_words([], 100e9) == []

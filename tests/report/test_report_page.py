@@ -70,7 +70,10 @@ def test_page_shows_every_plan_and_sentence_of_the_printed_answer(found: Answer,
     text = page.read_text(encoding="utf-8")
     assert text.count("<tr") == len(found.result.plans) + 1
     full = f"Plan 1 in full: {full_words(found.result.plans[0].plan, found.request)}."
-    sentences = [reason.sentence for reason in found.reasons] + [*found.binds, *notes_of(found.result)]
+    sentences = [reason.sentence for reason in found.reasons] + [
+        *found.binds,
+        *notes_of(found.result, found.request),
+    ]
     for sentence in (full, *sentences, *found.request.assumptions, proof_line(found.result, found.request)):
         assert escape(sentence) in text, sentence
 

@@ -76,7 +76,7 @@ def _plan_body(answer: Answer, captions: Mapping[str, str]) -> str:
         f"<p>Plan 1 in full: {escape(full_words(best.plan, request))}.</p>",
         _section("Why plan 1", _bullets(reason.sentence for reason in answer.reasons)),
         _section("What binds", _bullets(answer.binds)),
-        _section("Notes", _bullets(notes_of(answer.result))),
+        _section("Notes", _bullets(notes_of(answer.result, request))),
         _section("Where the time goes", _figure("time-stack", captions) + _pre(time_breakdown(best.time))),
         _section("Where the memory goes", _memory(best, request, captions)),
         _section("Pipeline", _figure("timeline", captions)),
