@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from planner.solver.result import Estimate
 
 ROOMY_SHARES = (0.1, 0.05)
-"""Shares of the memory that are free: enough not to be called tight (``planner.solver.evaluate``), and half."""
+"""Shares of free memory: enough not to be called tight (``planner.solver.evaluate``), and half of it."""
 
 
 def full_words(plan: Plan, request: PlanRequest) -> str:
