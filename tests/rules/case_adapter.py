@@ -45,11 +45,12 @@ HARDWARE = (
     ("H100", "h100-sxm-80gb"), ("A100-40", "a100-sxm-40gb"), ("A800", "a800-sxm-80gb"),
     ("A100|80 ?GB", "a100-sxm-80gb"), ("V100-16", "v100-sxm2-16gb"), ("V100-32", "v100-sxm2-32gb"),
     ("MI355", "mi355x-288gb"), ("MI300", "mi300x-192gb"), ("MI250", "mi250x-gcd-64gb"),
-    ("4090|3090|A10", "rtx-4090"), ("A40", "l40s"), ("TPU v3|TPU v4", "tpu-v4"),
+    ("4090", "rtx-4090"), ("3090", "rtx-3090"), ("A10", "a10-24gb"), ("A40", "a40-48gb"),
+    ("TPU v5e", "tpu-v5e"), ("TPU v3|TPU v4", "tpu-v4"),
 )  # fmt: skip
 """Patterns of a case's GPU to the catalog; cards that it lacks become the nearest one with as much memory."""
 
-HBM_BYTES = {"TPU v3": 16 * 2.0**30, "A40": 46e9}
+HBM_BYTES = {"TPU v3": 16 * 2.0**30}
 """Memory of cards that stand in for others."""
 
 EAGER_LOSS_BYTES = 14.0
