@@ -6,10 +6,14 @@ the trainer's own arguments, named in its dialect.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planner.api import complete, question, review_files
 from planner.errors import BadInput
@@ -296,6 +300,39 @@ def test_a_trainers_file_is_the_run_below(
     said = understood(launch)
     assert {name: said[name] for name in expected} == expected
     assert not launch.unreadable
+
+
+JUNK = st.sampled_from(
+    [
+        "",
+        "-1",
+        "0",
+        "1e9",
+        "9" * 12,
+        "[1, 2]",
+        "null",
+        "true",
+        "~",
+        "²",
+        "0.5",
+        "{a: 1}",
+        "'x",
+        "none",
+        "7",
+        "auto",
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_spoilt_files_are_read_or_refused(data: st.DataObject) -> None:
+    path, source, _, _ = data.draw(st.sampled_from(CASES))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.sampled_from([match.span() for match in re.finditer(r"[\w./-]+", source)]))
+        source = source[: at[0]] + data.draw(JUNK) + source[at[1] :]
+    with contextlib.suppress(BadInput):
+        understood(read_text(source, path))
 
 
 def test_long_comments_are_looked_through_once() -> None:

@@ -61,7 +61,7 @@ def read(source: str, path: str) -> LaunchFile:
     defaults: dict[str, Any] = {"bf16": True} if str(value_of(found, "bf16", "auto")) == "auto" else {}
     if value_of(found, "deepspeed"):
         return gathered("deepspeed", found, KEYS, path, defaults)
-    is_split = int(value_of(found, "dp_shard_size", 0)) > 1
+    is_split = any(entry.key == "dp_shard_size" and str(entry.value) not in {"None", "1"} for entry in found)
     if is_split or any(entry.key.startswith("fsdp") and entry.value for entry in found):
         defaults["distributed_type"] = "FSDP"
     if is_split:  # what is left are replicas (loaders/model.py)

@@ -103,14 +103,14 @@ def value_of(found: Iterable[Found], key: str, default: Any = None) -> Any:
 def total(found: Iterable[Found], *keys: str) -> int | None:
     """Sum of several whole numbers that files give apart, None unless all are there."""
     said = {entry.key: str(entry.value) for entry in found}
-    numbers = [said[key] for key in keys if said.get(key, "").isdigit()]
+    numbers = [said[key] for key in keys if said.get(key, "").isdecimal()]
     return sum(map(int, numbers)) if len(numbers) == len(keys) else None
 
 
 def product(found: Iterable[Found], *keys: str) -> int | None:
     """Product of several whole numbers, None unless all are there."""
     said = {entry.key: str(entry.value) for entry in found}
-    numbers = [int(said[key]) for key in keys if said.get(key, "").isdigit()]
+    numbers = [int(said[key]) for key in keys if said.get(key, "").isdecimal()]
     if len(numbers) != len(keys):
         return None
     result = 1

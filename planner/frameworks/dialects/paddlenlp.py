@@ -30,6 +30,10 @@ def _recompute(value: Any) -> str | None:
     return "full" if yes(value) else None
 
 
+def _is_on(value: Any) -> bool:
+    return str(value).lower() in {"true", "1"}
+
+
 def _granularity(value: Any) -> str:
     return "full" if str(value) == "full" else "selective"
 
@@ -54,7 +58,7 @@ def read(source: str, path: str) -> LaunchFile:
     found = _settings(source, path)
     said = {entry.key: entry for entry in found}
     keys = dict(KEYS)
-    if "recompute_granularity" in said and yes(said["recompute"].value if "recompute" in said else False):
+    if "recompute_granularity" in said and "recompute" in said and _is_on(said["recompute"].value):
         del keys["recompute"]
         keys["recompute_granularity"] = Key("recompute_granularity", _granularity)
     return gathered("paddle", found, keys, path, {"micro_batch": 8})
