@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from planner.cost.split import default_stages
 from planner.cost.stage import V_SHAPED, with_stages
 from planner.errors import BadInput, NoPlan, did_you_mean
-from planner.request import Question, read_pins
+from planner.request import Question, pins_by_word, read_pins
 from planner.spec import FrameworkProfile, Pin, Plan, PlanRequest
 from planner.spec.problems import first_problem
 
@@ -28,8 +28,17 @@ UNRESTRICTED = "any"
 
 
 def question(options: Mapping[str, Any]) -> PlanRequest:
-    """Build a request from keyword options; pins may stand beside the other options (``tp=8``)."""
-    fields = Question.__dataclass_fields__
+    """Build a request from keyword options; pins may stand beside the other options (``tp=8``).
+
+    Raises
+    ------
+    BadInput
+        An option is unknown, out of range or contradictory.
+    """
+    fields, words = Question.__dataclass_fields__, pins_by_word()
+    for name in options:
+        if name not in fields and name not in words:
+            raise BadInput(f"unknown option {name!r}{did_you_mean(name, [*fields, *words])}")
     own = {name: value for name, value in options.items() if name in fields}
     pins = {name: str(value) for name, value in options.items() if name not in fields}
     own["pins"] = {**own.get("pins", {}), **pins}

@@ -11,7 +11,7 @@ from typing import get_args
 from planner.catalog import defaults, training
 from planner.catalog.hardware import ClusterOverrides, load_cluster
 from planner.catalog.models import load_model
-from planner.catalog.pins import OPTION_OF_FIELD, PIN_OPTIONS, parse_pin
+from planner.catalog.pins import OPTION_OF_FIELD, PIN_OPTIONS, PinOption, parse_pin
 from planner.errors import BadInput, did_you_mean
 from planner.frameworks import load_framework
 from planner.spec import Accelerator, Cluster, FrameworkProfile, Model, Pin, PlanRequest, Workload
@@ -222,18 +222,23 @@ def whole_number(value: Number, option: str, largest: int) -> int | None:
     return int(number)
 
 
-def read_pins(pins: Mapping[str, str]) -> tuple[Pin, ...]:
-    """Read pins keyed by plan field (``tensor_parallel``) or option word (``tp``)."""
+def pins_by_word() -> dict[str, PinOption]:
+    """Pins by plan field (``tensor_parallel``) and by option word (``tp``)."""
     known = {option.field: option for option in PIN_OPTIONS}
     for option in PIN_OPTIONS:
         for word in (option.option, *option.aliases):
             known[word.removeprefix("--").replace("-", "_")] = option
-    found = []
+    return known
+
+
+def read_pins(pins: Mapping[str, str]) -> tuple[Pin, ...]:
+    """Read pins keyed by plan field (``tensor_parallel``) or option word (``tp``)."""
+    known, found = pins_by_word(), []
     for name, text in pins.items():
         key = name.removeprefix("--").replace("-", "_")
         if key not in known:
             raise BadInput(
-                f"unknown pin {name!r}{did_you_mean(key, known)}; pins are {', '.join(OPTION_OF_FIELD)}"
+                f"unknown pin {name!r}, pins are {', '.join(OPTION_OF_FIELD)}{did_you_mean(key, known)}"
             )
         found.append(parse_pin(known[key], str(text)))
     return tuple(found)

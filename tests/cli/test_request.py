@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.api import pinned_plan
+from planner.api import pinned_plan, question
 from planner.errors import BadInput
 from planner.request import Question
 from planner.rules import check
@@ -160,3 +160,17 @@ def test_the_framework_is_one_that_the_accelerator_runs(hardware: str, framework
     assert request.framework.name == framework
     assert any(sentence.startswith(f"Framework {framework}: ") for sentence in request.assumptions)
     assert ask(model="gemma-2-9b", gpus=64, hardware=hardware, framework="any").framework.name == "any"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"modle": "llama-3-8b", "gpus": 8}, "unknown option 'modle'; did you mean 'model'?"),
+        ({"model": "llama-3-8b", "gpus": 8, "tpp": 2}, "unknown option 'tpp'; did you mean 'tp'?"),
+        ({"model": "llama-3-8b", "gpus": 8, "zzz": 2}, "unknown option 'zzz'"),
+    ],
+)
+def test_an_option_that_python_does_not_know_is_named_first(options: dict[str, object], told: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        question(options)
+    assert str(caught.value) == told
