@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planner.errors import BadInput
 from planner.frameworks.accelerate.write import PRECISIONS, ROTATIONS
 from planner.frameworks.deepspeed.read import batch_number
+from planner.frameworks.dialects.common import TRAINER
 from planner.frameworks.launch import (
     Found,
     Key,
@@ -120,8 +121,9 @@ def read(source: str, path: str) -> LaunchFile:
     if "accelerate launch" in source:
         trainer = TRAINER_FLAGS | {"--gradient_checkpointing": KEYS["gradient_checkpointing"]}
         return collect("accelerate", _flags(source, path), KEYS | trainer | LAUNCHER_KEYS, lambda key: True)
-    is_json = source.lstrip().startswith("{")
-    found = json_settings(source, path) if is_json else yaml_settings(source, path)
+    if source.lstrip().startswith("{"):  # the Trainer's arguments, of which there are hundreds
+        return collect("accelerate", json_settings(source, path), TRAINER | KEYS, lambda key: True)
+    found = yaml_settings(source, path)
     engine = next((str(entry.value).upper() for entry in found if entry.key == "distributed_type"), "")
     if engine in ENGINES:
         framework, keys = ENGINES[engine]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import BadInput
+from planner.frameworks.dialects.common import TRAINER
 from planner.frameworks.launch import (
     Key,
     LaunchFile,
@@ -133,7 +134,10 @@ def _is_known(key: str) -> bool:
 def read(source: str, path: str) -> LaunchFile:
     """Read JSON, or a script with Megatron-DeepSpeed flags."""
     if source.lstrip().startswith("{"):
-        return collect("deepspeed", json_settings(source, path), KEYS, _is_known, DEPRECATED)
+        settings = json_settings(source, path)
+        if any(entry.key == "per_device_train_batch_size" for entry in settings):  # the Trainer's arguments
+            return collect("deepspeed", settings, TRAINER | KEYS, lambda key: True)
+        return collect("deepspeed", settings, KEYS, _is_known, DEPRECATED)
     found = [
         entry
         for entry in read_flags(source, path)
