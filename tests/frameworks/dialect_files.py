@@ -148,6 +148,12 @@ deepspeed_config: {zero_stage: 2, gradient_accumulation_steps: 4, offload_optimi
 mixed_precision: bf16
 num_processes: 8
 """
+ULYSSES = """
+distributed_type: DEEPSPEED
+deepspeed_config: {zero_stage: 3}
+parallelism_config: {parallelism_config_sp_size: 4, parallelism_config_sp_backend: deepspeed}
+num_processes: 8
+"""
 ACCELERATE_MEGATRON = """
 distributed_type: MEGATRON_LM
 megatron_lm_config:
@@ -251,6 +257,10 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("zero2.yaml", ACCELERATE_DEEPSPEED, "deepspeed", {
         "num_gpus": 8, "zero_stage": 2, "num_microbatches": 4, "offload": "optimizer", "micro_batch": 1,
         "precision": "bf16",
+    }),
+    ("ulysses.yaml", ULYSSES, "deepspeed", {
+        "num_gpus": 8, "context_parallel": 4, "context_parallel_kind": "all_to_all", "data_parallel": 2,
+        "zero_stage": 3,
     }),
     ("mega.yaml", ACCELERATE_MEGATRON, "megatron", {
         "num_gpus": 16, "tensor_parallel": 4, "pipeline_parallel": 2, "data_parallel": 2, "zero_stage": 1,

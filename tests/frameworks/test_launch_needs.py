@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from launch_plans import legal_plans
 
-from planner.frameworks.files import read_files, read_text, write
+from planner.api import question
+from planner.errors import BadInput
+from planner.frameworks.files import read_files, read_text, to_plan, write
 from planner.frameworks.lint.needs import NEEDS, need_findings
 from planner.frameworks.megatron.read import known_flags
 
@@ -65,6 +67,22 @@ def test_interleaving_over_two_ranks_overlaps_its_sends() -> None:
     assert any("does not go with --no-overlap-p2p-communication" in entry for entry in told(two))
     assert not told(four)
     assert not told(two.replace("--no-overlap-p2p-communication", ""))
+
+
+def test_state_space_layers_are_said_not_to_be_priced() -> None:
+    (said,) = told("--hybrid-layer-pattern M-M*M-M*")
+    assert said.startswith("--hybrid-layer-pattern: state-space layers are not priced")
+
+
+def test_ends_that_leave_an_uneven_middle_are_told_by_their_numbers() -> None:
+    """48 layers, 7 on the last of 8 stages: 41 are left for 7 (transformer_config.py)."""
+    script = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 48 --pipeline-model-parallel-size 8 "
+    script += "--decoder-last-pipeline-num-layers 7 --micro-batch-size 1 --global-batch-size 16"
+    request = question({"model": "qwen3-30b-a3b", "gpus": 8, "framework": "megatron"})
+    with pytest.raises(BadInput) as refused:
+        to_plan(read_text(script, "run.sh"), request)
+    expected = "48 layers with 7 on the last stage leave 41, not a multiple of the 7 others"
+    assert str(refused.value) == expected
 
 
 def test_deepspeed_takes_one_half_precision() -> None:

@@ -74,6 +74,7 @@ ENGINES: dict[str, tuple[str, dict[str, Key]]] = {
             _D + "zero_stage": Key("zero_stage", whole),
             _D + "gradient_accumulation_steps": Key("num_microbatches", batch_number),
             _D + "offload_optimizer_device": Key("offload", text),
+            _P + "sp_size": Key("context_parallel", positive),
         },
     ),
     "MEGATRON_LM": (

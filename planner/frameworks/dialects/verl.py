@@ -78,7 +78,7 @@ def read(source: str, path: str) -> LaunchFile:
 def _plain(value: object) -> str | None:
     """A value without the quotes that variables carry; ``null`` says nothing."""
     word = str(value).strip("\"'")
-    return None if word.lower() in {"null", "none"} else word
+    return None if word.lower() in {"", "null", "none"} else word
 
 
 def _is_megatron(source: str, found: list[Found]) -> bool:

@@ -53,6 +53,10 @@ NEEDS: dict[str, tuple[Need, ...]] = {
 """Framework to what its settings need."""
 
 
+HYBRID = frozenset({"hybrid_layer_pattern", "hybrid_override_pattern", "is_hybrid_model"})
+"""Settings of models with state-space layers between those of attention."""
+
+
 def need_findings(launch: LaunchFile) -> Iterator[Finding]:
     """Yield an error for every setting without the one that it needs, or beside one that it excludes."""
     said = _switched_on(launch) | {_plain(entry.key): entry for entry in launch.found}
@@ -70,6 +74,11 @@ def need_findings(launch: LaunchFile) -> Iterator[Finding]:
                 yield finding(at, "error", "settings-need-others", message)
     yield from _positions(said)
     yield from _two_ranks(said)
+    for name in HYBRID & set(said):
+        message = (
+            f"{said[name].key}: state-space layers are not priced; every layer counts as an attention layer"
+        )
+        yield finding(said[name], "warning", "setting-means-less", message)
     stage = launch.fields.get("zero_stage")
     if launch.framework == "nanotron" and stage is not None and stage.value > 1:
         message = f"nanotron shards the optimizer alone: {_shown(stage)} runs as 1"

@@ -334,9 +334,11 @@ def _split(launch: LaunchFile, layers: int, p: int, v: int) -> list[int]:
         between = p - (first is not None) - (last is not None)
         ends = [first or 0, last or 0]
         if middle < 0 or (between and middle % between) or (not between and middle):
-            raise BadInput(
-                f"{layers} layers with {first} on the first and {last} on the last stage leave {middle}"
-            )
+            ends_said = [
+                f"{count} on the {end} stage" for count, end in ((first, "first"), (last, "last")) if count
+            ]
+            left = f"leave {middle}, not a multiple of the {between} others" if between else f"leave {middle}"
+            raise BadInput(f"{layers} layers with {' and '.join(ends_said)} {left}")
         per_rank = [middle // between] * between if between else []
         per_rank = (
             ([ends[0]] if first is not None else []) + per_rank + ([ends[1]] if last is not None else [])
