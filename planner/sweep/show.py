@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from html import escape
+from itertools import cycle
 from typing import Any
 
 from tabulate import tabulate
@@ -68,23 +70,15 @@ def batch_budget(outcomes: Sequence[Outcome]) -> list[str]:
     return sentences
 
 
+HEADERS = (
+    "hardware", "GPUs", "step", "tok/s", "MFU", "scaling", "$/Mtok", "days", "with failures", "M$", "plan",
+)  # fmt: skip
+
+
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return the table for the terminal."""
-    headers = (
-        "hardware",
-        "GPUs",
-        "step",
-        "tok/s",
-        "MFU",
-        "scaling",
-        "$/Mtok",
-        "days",
-        "with failures",
-        "M$",
-        "plan",
-    )
     cells = [_cells(row) for row in rows(outcomes)]
-    return tabulate(cells, headers, tablefmt="simple", disable_numparse=True)
+    return tabulate(cells, HEADERS, tablefmt="simple", disable_numparse=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -113,31 +107,51 @@ def csv_text(outcomes: Sequence[Outcome]) -> str:
 
 
 def page(outcomes: Sequence[Outcome], title: str) -> str:
-    """Return the scaling curves as one offline HTML page: tokens/s against GPUs, and ideal scaling.
+    """Return the table and the scaling curves as one offline HTML page.
 
     Raises
     ------
     BadInput
         The plotting library is not installed (extra ``html``).
     """
+    from planner.report.page import bullets_html, figure_html, section_html, table_html, whole_page
+
     try:
-        import plotly.graph_objects as go
+        figure = _scaling_figure(outcomes)
     except ImportError as error:
         raise BadInput("pages need the plotting library: pip install 'plan-parallel[html]'") from error
+    body = "".join(
+        [
+            f"<h1>{escape(title)}</h1>",
+            section_html("Sizes", table_html(HEADERS, [_cells(row) for row in rows(outcomes)])),
+            bullets_html(batch_budget(outcomes)),
+            section_html("Scaling", figure_html("scaling", {"scaling": figure.layout.meta["caption"]})),
+        ]
+    )
+    return whole_page(title, body, {"scaling": figure})
+
+
+def _scaling_figure(outcomes: Sequence[Outcome]) -> Any:
+    """Tokens per second against GPUs, by accelerator, and what perfect scaling would give."""
+    import plotly.graph_objects as go
+
+    from planner.report.page.figures import PALETTE, figure_layout
+
     figure = go.Figure()
-    for name in sorted({outcome.hardware for outcome in outcomes}):
+    for colour, name in zip(cycle(PALETTE), sorted({outcome.hardware for outcome in outcomes}), strict=False):
         own = [outcome for outcome in ordered(outcomes) if outcome.hardware == name and outcome.figures]
         if not own:
             continue
         sizes, rates = [o.gpus for o in own], [o.figures["tokens_per_s"] for o in own]
         notes = [f"{o.plan}<br>{o.figures['peak_memory_bytes'] / GB:.1f} GB" for o in own]
-        figure.add_scatter(x=sizes, y=rates, text=notes, name=name, mode="lines+markers")
+        line = {"color": colour}
+        figure.add_scatter(x=sizes, y=rates, text=notes, name=name, mode="lines+markers", line=line)
         ideal = [rates[0] * size / sizes[0] for size in sizes]
-        figure.add_scatter(x=sizes, y=ideal, name=f"{name}, ideal", mode="lines", line={"dash": "dot"})
+        dotted = {**line, "dash": "dot"}
+        figure.add_scatter(x=sizes, y=ideal, name=f"{name}, ideal", mode="lines", line=dotted)
     figure.update_layout(
-        title=title,
-        xaxis={"type": "log", "title": "GPUs"},
-        yaxis={"type": "log", "title": "tokens per second"},
+        figure_layout("Best plan of each size, and ideal scaling", "GPUs", "tokens per second")
     )
-    text: str = figure.to_html(include_plotlyjs=True, full_html=True)
-    return text
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(type="log")
+    return figure

@@ -17,7 +17,7 @@ from planner.spec import Plan
 from planner.sweep import Economy, Outcome, run, scenarios
 from planner.sweep.execute import read_state
 from planner.sweep.grid import cluster_sizes
-from planner.sweep.show import batch_budget, csv_text, efficiencies, table
+from planner.sweep.show import batch_budget, csv_text, efficiencies, page, table
 
 OPTIONS = {"model": "llama-3-8b", "global_batch": "64", "seq_length": "2048", "pins": {"recompute": "none"}}
 
@@ -124,3 +124,19 @@ def test_a_refused_question_is_an_outcome() -> None:
 def test_bad_options_exit_with_2(arguments: list[str]) -> None:
     result = CliRunner().invoke(main, ["sweep", *arguments])
     assert result.exit_code == 2, result.output
+
+
+def test_the_page_has_the_table_the_figure_and_nothing_from_outside() -> None:
+    pytest.importorskip("plotly", reason="the page needs the extra html")
+    figures = {
+        "step_time_s": 2.0, "tokens_per_s": 8e5, "tokens_per_s_per_gpu": 1e5, "mfu": 0.5,
+        "peak_memory_bytes": 5e10, "usd_per_million_tokens": 0.1,
+    }  # fmt: skip
+    fits = Outcome(key="a", gpus=8, hardware="h<1>", status="optimal", plan="t=1", figures=figures)
+    none = Outcome(key="b", gpus=16, hardware="h<1>", status="infeasible", reason="no legal plan fits")
+    text = page([none, fits], "Scaling of x")
+    assert "<td class='text'>h&lt;1&gt;</td><td class='text'>8</td><td class='text'>2 s</td>" in text
+    assert "no legal plan fits" in text
+    assert '<div id="scaling" class="figure">' in text
+    assert 'name="viewport"' in text
+    assert "src=" not in text.partition("<script")[0]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from planner.solver.result import Estimate
 
 TEXT_COLUMNS = frozenset({"schedule", "recompute"})
+NO_PLOTS = "pages need the plotting library: pip install 'plan-parallel[html]'"
 SENSITIVITY_HEADERS = ("number", "now", "change", "then")
 
 
@@ -39,17 +40,29 @@ def answer_page(answer: Answer) -> str:
         The plotting library is not installed (extra ``html``).
     """
     try:
-        from plotly.offline import get_plotlyjs
-
         from planner.report.page.figures import figures
     except ImportError as error:
-        raise BadInput("pages need the plotting library: pip install 'plan-parallel[html]'") from error
+        raise BadInput(NO_PLOTS) from error
     drawn = figures(answer) if answer.result.plans else {}
     captions = {name: figure.layout.meta["caption"] for name, figure in drawn.items()}
-    data = json.dumps({name: json.loads(figure.to_json()) for name, figure in drawn.items()})
     body = _plan_body(answer, captions) if answer.result.plans else _nothing_body(answer)
-    scripts = [get_plotlyjs(), _asset("page.js")]
-    return _document(headline(answer.request), body, data, scripts)
+    return whole_page(headline(answer.request), body, drawn)
+
+
+def whole_page(title: str, body: str, drawn: Mapping[str, Any]) -> str:
+    """Return a document with figures, styles and scripts inside; ``drawn`` are figures by element id.
+
+    Raises
+    ------
+    BadInput
+        The plotting library is not installed (extra ``html``).
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise BadInput(NO_PLOTS) from error
+    data = json.dumps({name: json.loads(figure.to_json()) for name, figure in drawn.items()})
+    return _document(title, body, data, [get_plotlyjs(), _asset("page.js")])
 
 
 def _asset(name: str) -> str:
@@ -72,19 +85,21 @@ def _plan_body(answer: Answer, captions: Mapping[str, str]) -> str:
     parts = [
         f"<h1>Training plan</h1><p class='lead'>{escape(headline(request))}</p>",
         f"<p>{escape(proof_line(answer.result, request))}</p>",
-        _section("Ranked plans", _ranking(answer.result.plans, request)),
+        section_html("Ranked plans", _ranking(answer.result.plans, request)),
         f"<p>Plan 1 in full: {escape(full_words(best.plan, request))}.</p>",
-        _section("Why plan 1", _bullets(reason.sentence for reason in answer.reasons)),
-        _section("What binds", _bullets(answer.binds)),
-        _section("Notes", _bullets(notes_of(answer.result, request))),
-        _section("Where the time goes", _figure("time-stack", captions) + _pre(time_breakdown(best.time))),
-        _section("Where the memory goes", _memory(best, request, captions)),
-        _section("Pipeline", _figure("timeline", captions)),
-        _section("Groups on the cluster", _groups(best, request)),
-        _section("Scaling", _figure("scaling", captions)),
-        _section("What would change it", _sensitivity(answer)),
-        _section("Assumptions", _bullets(request.assumptions)),
-        _section("Sources", _bullets(_sources(request))),
+        section_html("Why plan 1", bullets_html(reason.sentence for reason in answer.reasons)),
+        section_html("What binds", bullets_html(answer.binds)),
+        section_html("Notes", bullets_html(notes_of(answer.result, request))),
+        section_html(
+            "Where the time goes", figure_html("time-stack", captions) + _pre(time_breakdown(best.time))
+        ),
+        section_html("Where the memory goes", _memory(best, request, captions)),
+        section_html("Pipeline", figure_html("timeline", captions)),
+        section_html("Groups on the cluster", _groups(best, request)),
+        section_html("Scaling", figure_html("scaling", captions)),
+        section_html("What would change it", _sensitivity(answer)),
+        section_html("Assumptions", bullets_html(request.assumptions)),
+        section_html("Sources", bullets_html(_sources(request))),
     ]
     return "".join(parts)
 
@@ -95,21 +110,23 @@ def _nothing_body(answer: Answer) -> str:
     if conflict is None:
         parts.append("<p>No plan was found in time.</p>")
     else:
-        changes = _bullets(relaxation.sentence for relaxation in conflict.relaxations)
+        changes = bullets_html(relaxation.sentence for relaxation in conflict.relaxations)
         parts += [
             f"<p>{escape(conflict.paragraph)}</p>",
-            _section("Any one of these changes makes a plan possible", changes),
-            _section("Not enough alone", _bullets(conflict.hopeless)),
+            section_html("Any one of these changes makes a plan possible", changes),
+            section_html("Not enough alone", bullets_html(conflict.hopeless)),
         ]
-    parts.append(_section("Assumptions", _bullets(request.assumptions)))
+    parts.append(section_html("Assumptions", bullets_html(request.assumptions)))
     return "".join([*parts, f"<p>{escape(proof_line(answer.result, request))}</p>"])
 
 
-def _section(title: str, body: str) -> str:
+def section_html(title: str, body: str) -> str:
+    """A part of the page; without a body, nothing."""
     return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
 
 
-def _bullets(sentences: Iterable[str]) -> str:
+def bullets_html(sentences: Iterable[str]) -> str:
+    """A list of sentences; without sentences, nothing."""
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f"<ul>{items}</ul>" if items else ""
 
@@ -118,7 +135,8 @@ def _pre(text: str) -> str:
     return f"<details open><summary>as numbers</summary><pre class='scroll'>{escape(text)}</pre></details>"
 
 
-def _figure(name: str, captions: Mapping[str, str]) -> str:
+def figure_html(name: str, captions: Mapping[str, str]) -> str:
+    """The place of a drawn figure below its caption; of one that is not drawn, nothing."""
     if name not in captions:
         return ""
     caption = f"<figcaption>{escape(captions[name])}</figcaption>"
@@ -161,7 +179,9 @@ def sort_key(text: str) -> str:
 
 
 def _memory(best: Estimate, request: PlanRequest, captions: Mapping[str, str]) -> str:
-    return _figure("memory-stack", captions) + _pre(memory_breakdown(best.stages[best.worst_stage], request))
+    return figure_html("memory-stack", captions) + _pre(
+        memory_breakdown(best.stages[best.worst_stage], request)
+    )
 
 
 def _groups(best: Estimate, request: PlanRequest) -> str:
@@ -175,13 +195,17 @@ def _groups(best: Estimate, request: PlanRequest) -> str:
 def _sensitivity(answer: Answer) -> str:
     if answer.sensitivity is None:
         return ""
-    head = "".join(f'<th scope="col" class="text">{escape(name)}</th>' for name in SENSITIVITY_HEADERS)
-    cells = [
-        [f"<td class='text'>{escape(word)}</td>" for word in row.words()] for row in answer.sensitivity.rows
-    ]
-    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
-    table = f"<table class='wrapped'><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    return f"<div class='scroll'>{table}</div><p>{escape(answer.sensitivity.robustness)}</p>"
+    table = table_html(SENSITIVITY_HEADERS, [row.words() for row in answer.sensitivity.rows])
+    return f"{table}<p>{escape(answer.sensitivity.robustness)}</p>"
+
+
+def table_html(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of words, the last column wrapping; it scrolls where it is too wide."""
+    head = "".join(f'<th scope="col" class="text">{escape(name)}</th>' for name in headers)
+    cells = ["".join(f"<td class='text'>{escape(word)}</td>" for word in row) for row in rows]
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    table = f"<table class='wrapped'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class='scroll'>{table}</div>"
 
 
 def _sources(request: PlanRequest) -> list[str]:

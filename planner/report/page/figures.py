@@ -49,7 +49,7 @@ def figures(answer: Answer) -> dict[str, go.Figure]:
     return found
 
 
-def _layout(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
+def figure_layout(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
     """Layout of a figure; its title stands above it as a caption, where it can wrap."""
     return {
         "meta": {"caption": title},
@@ -82,7 +82,7 @@ def time_stack(plans: Sequence[Estimate]) -> go.Figure:
             y=labels, x=seconds, name=time_words(name), orientation="h", marker_color=colour,
             text=words, textposition="none", hovertemplate="%{y}: %{text}<br>%{x:.3f} s",
         )  # fmt: skip
-    figure.update_layout(_layout("Step time by cause", "seconds", "", barmode="stack"))
+    figure.update_layout(figure_layout("Step time by cause", "seconds", "", barmode="stack"))
     figure.update_yaxes(autorange="reversed")
     return figure
 
@@ -99,7 +99,7 @@ def memory_stack(estimate: Estimate, request: PlanRequest) -> go.Figure:
     label = f"usable HBM {usable:.1f} GB, headroom {free:.1f} GB"
     figure.add_hline(y=usable, line_dash="dash", line_color="#c62828", annotation_text=label)
     figure.update_layout(
-        _layout("Peak memory by pipeline rank", "pipeline rank", "GB (1e9 bytes)", barmode="stack")
+        figure_layout("Peak memory by pipeline rank", "pipeline rank", "GB (1e9 bytes)", barmode="stack")
     )
     return figure
 
@@ -116,7 +116,7 @@ def timeline_figure(estimate: Estimate, request: PlanRequest) -> go.Figure:
     shown = f"first {timeline.num_microbatches} of {plan.num_microbatches} micro-batches, drained"
     cut = f" ({shown})" if timeline.is_cut else ""
     title = f"Pipeline timeline, {plan.schedule}{cut}: what is blank is bubble"
-    figure.update_layout(_layout(title, "milliseconds", "", barmode="overlay", bargap=0.15))
+    figure.update_layout(figure_layout(title, "milliseconds", "", barmode="overlay", bargap=0.15))
     figure.update_yaxes(autorange="reversed")
     return figure
 
@@ -218,7 +218,7 @@ def scaling_figure(points: Sequence[tuple[Estimate, Estimate]]) -> go.Figure:
     ideal = [first * size for size in sizes]
     figure.add_scatter(x=sizes, y=ideal, name="ideal", mode="lines", line={"dash": "dot"})
     title = "Scaling plan 1 by data-parallel replicas (sweep plans every size anew)"
-    figure.update_layout(_layout(title, "GPUs", "tokens per second"))
+    figure.update_layout(figure_layout(title, "GPUs", "tokens per second"))
     figure.update_xaxes(type="log")
     figure.update_yaxes(type="log")
     return figure
