@@ -45,7 +45,9 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
         before='TRAIN_SCRIPT="${TRAIN_SCRIPT:?set TRAIN_SCRIPT to a script that calls deepspeed.initialize}"',
     )
     steps = [
-        "Set `TRAIN_SCRIPT`. A Hugging Face script takes `hf_arguments.json` (TrainingArguments);",
+        "Set `TRAIN_SCRIPT`. It gets `--deepspeed --deepspeed_config ds_config.json`, as scripts with "
+        "`deepspeed.add_config_arguments` take them. A Hugging Face Trainer script takes `hf_arguments.json` "
+        "(TrainingArguments) instead: change the last line of `torchrun.sh`.",
         'Megatron-DeepSpeed takes `args.sh`: `source args.sh`, then `"${MEGATRON_ARGS[@]}"`.',
     ]
     return {
