@@ -19,7 +19,7 @@ _SIGNS: tuple[tuple[str, str], ...] = (
     ("accelerate", r"\"per_device_train_batch_size\"\s*:"),
     ("accelerate", r"^(compute_environment|distributed_type|parallelism_config|fsdp_config)\s*:"),
     ("nanotron", r"^(parallelism|tokens)\s*:"),
-    ("megatron-bridge", r"^\s*(tensor|pipeline)_model_parallel_size\s*[:=]|^from nemo\b|^import nemo"),
+    ("megatron-bridge", r"^[ \t]*(tensor|pipeline)_model_parallel_size\s*[:=]|^from nemo\b|^import nemo"),
 )
 """Framework and a pattern that only its files have; the first that matches wins."""
 

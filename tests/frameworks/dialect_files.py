@@ -137,6 +137,15 @@ torchrun --nproc_per_node=8 train.py --model_name_or_path meta-llama/Llama-2-13b
     --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --model_max_length 2048 \\
     --fsdp "shard_grad_op auto_wrap offload" --gradient_checkpointing True
 """
+PROGRAM = """
+from transformers import AutoModelForCausalLM
+from trl import SFTConfig, SFTTrainer
+
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B", torch_dtype=dtype)
+settings = SFTConfig(output_dir=folder, per_device_train_batch_size=2, gradient_accumulation_steps=16,
+                     bf16=True, max_length=2048, gradient_checkpointing=True, fsdp="full_shard auto_wrap")
+SFTTrainer(model=model, args=settings, train_dataset=rows).train()
+"""
 ARGUMENTS = """{
   "model_name_or_path": "meta-llama/Llama-2-13b-hf", "per_device_train_batch_size": 2,
   "optim": "adamw_bnb_8bit", "gradient_accumulation_steps": 8, "bf16": true,
@@ -245,6 +254,13 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("run.sh", TRAINER, "accelerate", {
         "num_gpus": 8, "model": "llama-2-13b", "zero_stage": 2, "offload": "optimizer", "micro_batch": 2,
         "num_microbatches": 8, "seq_length": 2048, "recompute": "full", "precision": "bf16",
+    }),
+    ("train.py", PROGRAM, "accelerate", {
+        "model": "qwen2.5-7b", "zero_stage": 3, "micro_batch": 2, "num_microbatches": 16, "seq_length": 2048,
+        "recompute": "full", "precision": "bf16",
+    }),
+    ("train.py", PROGRAM.replace("fsdp=\"full_shard auto_wrap", "deepspeed=\"zero2.json"), "deepspeed", {
+        "model": "qwen2.5-7b", "zero_stage": 2, "micro_batch": 2, "num_microbatches": 16,
     }),
     ("args.json", ARGUMENTS, "accelerate", {
         "model": "llama-2-13b", "zero_stage": 0, "micro_batch": 2, "num_microbatches": 8, "seq_length": 2048,

@@ -18,9 +18,9 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
     ("slime", "slime", r"--actor-num-gpus-per-node\b"),
     ("openrlhf", "openrlhf", r"\bopenrlhf\.cli\.train_"),
     ("verl", "verl", r"\bactor_rollout_ref\.actor\.|\bverl\.trainer\."),
-    ("nemo-rl", "nemo_rl", r"^\s*(megatron_cfg|dtensor_cfg)\s*:"),
+    ("nemo-rl", "nemo_rl", r"^[ \t]*(megatron_cfg|dtensor_cfg)\s*:"),
     ("automodel", "automodel", r"\bnemo_automodel\b|\bNeMoAutoModel"),
-    ("llama-factory", "llama_factory", r"^\s*finetuning_type\s*:|--finetuning_type\b|\bllamafactory-cli\b"),
+    ("llama-factory", "llama_factory", r"^[ \t]*finetuning_type\s*:|--finetuning_type\b|\bllamafactory-cli\b"),
     ("axolotl", "axolotl", r"^base_model\s*:"),
     (
         "gpt-neox",
@@ -28,7 +28,7 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
         r"[\"']?\b(pipe|model)[-_]parallel[-_]size[\"']?\s*:|[\"']?\btrain-iters[\"']?\s*:"
         r"|\A(?:\s*#[^\n]*\n)*\s*\{[\s\S]*\"(train_iters|lr_decay_iters|lr-decay-iters)\"\s*:",
     ),
-    ("primus", "primus", r"^\s*pre_trainer\s*:"),
+    ("primus", "primus", r"^[ \t]*pre_trainer\s*:"),
     (
         "paddlenlp",
         "paddlenlp",
@@ -40,7 +40,8 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
         "trainer",
         "trainer",
         r"\A(?![\s\S]*(--deepspeed|--use_deepspeed|accelerate launch))"
-        r"[\s\S]*--per[_-]device[_-]train[_-]batch[_-]size\b",
+        r"[\s\S]*--per[_-]device[_-]train[_-]batch[_-]size\b"
+        r"|^[^#\n]*\b(TrainingArguments|(SFT|DPO|KTO|ORPO|Reward|GRPO)Config)\(",
     ),
 )
 """Name, module and pattern of each; the first that matches wins."""

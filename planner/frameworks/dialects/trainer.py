@@ -1,4 +1,4 @@
-"""Read scripts around Hugging Face's Trainer without DeepSpeed: plain replicas, or FSDP with ``--fsdp``.
+"""Read scripts and programs around Hugging Face's Trainer: plain replicas, FSDP, or a named DeepSpeed file.
 
 Names and defaults: transformers ``TrainingArguments`` (``fsdp`` is ``full_shard``, ``shard_grad_op``,
 ``hybrid_shard``, with ``offload`` and ``auto_wrap``; 8 sequences a device where nothing is said).
@@ -6,10 +6,12 @@ Names and defaults: transformers ``TrainingArguments`` (``fsdp`` is ``full_shard
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from planner.frameworks.dialects.common import LAUNCHERS, TRAINER, flags, gathered, value_of
-from planner.frameworks.launch import Key, LaunchFile, positive
+from planner.frameworks.launch import Found, Key, LaunchFile, positive
+from planner.frameworks.text_formats import python_settings
 
 
 def _sharding(value: Any) -> str:
@@ -28,11 +30,27 @@ KEYS: dict[str, Key] = {
     "fsdp": Key("sharding", _sharding),
     **LAUNCHERS,
 }
+_PROGRAM = re.compile(r"\b(TrainingArguments|(SFT|DPO|KTO|ORPO|Reward|GRPO)Config)\(")
+_CHECKPOINT = re.compile(r"\bAutoModel\w*\.from_pretrained\(\s*[\"']([^\"']+)[\"']")
 
 
 def read(source: str, path: str) -> LaunchFile:
-    """Read a script; its ``--fsdp`` says both how state is sharded and whether it is offloaded."""
-    found = flags(source, path)
+    """Read a script's flags, or a program's calls; nothing is executed.
+
+    ``fsdp`` says both how state is sharded and whether it is offloaded.
+    """
+    found = _program(source, path) if _PROGRAM.search(source) else flags(source, path)
+    if value_of(found, "deepspeed"):
+        return gathered("deepspeed", found, KEYS, path, {"micro_batch": 8})
     fsdp = value_of(found, "fsdp")
-    engine = {"distributed_type": "FSDP" if fsdp else "MULTI_GPU"}
-    return gathered("accelerate", found, KEYS, path, {**engine, "micro_batch": 8, "offload": _offload(fsdp)})
+    defaults = {"distributed_type": "FSDP" if fsdp else "MULTI_GPU", "offload": _offload(fsdp)}
+    return gathered("accelerate", found, KEYS, path, {**defaults, "micro_batch": 8})
+
+
+def _program(source: str, path: str) -> list[Found]:
+    """Arguments that calls give as literals, and the checkpoint that is loaded."""
+    found = python_settings(source, path)
+    for match in _CHECKPOINT.finditer(source):
+        line = source.count("\n", 0, match.start()) + 1
+        found.append(Found("model_name_or_path", match.group(1), path, line))
+    return found
