@@ -20,7 +20,11 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
     ("verl", "verl", r"\bactor_rollout_ref\.actor\.|\bverl\.trainer\."),
     ("nemo-rl", "nemo_rl", r"^[ \t]*(megatron_cfg|dtensor_cfg)\s*:"),
     ("automodel", "automodel", r"\bnemo_automodel\b|\bNeMoAutoModel"),
-    ("llama-factory", "llama_factory", r"^[ \t]*finetuning_type\s*:|--finetuning_type\b|\bllamafactory-cli\b"),
+    (
+        "llama-factory",
+        "llama_factory",
+        r"^[ \t]*finetuning_type\s*:|--finetuning_type\b|\bllamafactory-cli\b",
+    ),
     ("axolotl", "axolotl", r"^base_model\s*:"),
     (
         "gpt-neox",
