@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from planner.cost.words import plan_words
 from planner.explain.changes import with_hbm_bytes, with_host_bytes
 from planner.explain.ladders import BUBBLE, DOMAIN, MEMORY
-from planner.explain.members import rule_sentence, together
+from planner.explain.members import FILLED, rule_sentence, together
 from planner.explain.relaxations import ENDLESS_BYTES, HOST, Relaxation, relaxations
 from planner.rules import RULES, pin_rules
 from planner.rules.rule import Rule
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PIN = "pin:"
 LIMIT_WORDS = {BUBBLE: "the bubble budget", DOMAIN: "the fast domain", HOST: "host memory"}
 """How a sentence names a limit."""
+AROUND = (HOST, DOMAIN, FILLED)
+"""Rules that close a way around others rather than explain why there has to be one."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,6 @@ class Conflict:
             text = "No small set of rules that explains this was found in the time given."
         else:
             text = together(rules, pins)
-        if len(self.members) > 2:
-            text += " Without any one of these the others can hold."
         if self.unsettled:
             text += f" Whether {' or '.join(self.unsettled)} matters was not found out in the time given."
         return text
@@ -124,10 +124,15 @@ def explain_conflict(
     return replace(found, relaxations=relaxed.found, hopeless=relaxed.hopeless)
 
 
-def _place(name: str, request: PlanRequest) -> int:
-    """Rules first, then pins as the user gave them."""
+def _place(name: str, request: PlanRequest) -> tuple[int, int]:
+    """Rules first, the one that explains most in front; then pins as the user gave them."""
     options = [f"{PIN}{pin.option}" for pin in request.pins]
-    return options.index(name) + 1 if name in options else 0
+    if name in options:
+        return 2, options.index(name)
+    names = [rule.name for rule in RULES]
+    fields = {pin.field for pin in request.pins}
+    is_asked = bool(fields & set(RULES[names.index(name)].scope))
+    return (0, -1) if name in (MEMORY, BUBBLE) else (not is_asked or name in AROUND, names.index(name))
 
 
 def lifted(request: PlanRequest, name: str) -> PlanRequest:

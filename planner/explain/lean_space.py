@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.states import load_local_parameters, state_bytes
 from planner.cost.step import mean_load
 from planner.rules.memory import HOST_BUFFER_FACTOR, HOST_GRADIENT_BYTES
@@ -115,6 +116,8 @@ class LeanSpace:
     def _listed(self) -> Iterator[tuple[Rows, Floats]]:
         """States with the least that each one's mean rank needs, until there are enough of them."""
         space, number = self._space, 0
+        schedules = {str(name) for name in space.domains["schedule"].tolist()}
+        copies = 2 if schedules and schedules <= BIDIRECTIONAL else 1
         _, first = np.unique(space.work.key(STATE_OF_WORK), return_index=True)
         works = Rows(space.domains, {field: space.work.codes[field][first] for field in STATE_OF_WORK})
         shapes = space.shapes
@@ -126,7 +129,7 @@ class LeanSpace:
         ]
         for part in self._parts(works, joins):
             rows = part.take(_host_allows(part, self._request))
-            yield rows, _mean_state_bytes(rows, self._request)
+            yield rows, copies * _mean_state_bytes(rows, self._request)
             number += len(rows)
             if number >= MOST_LISTED:
                 self.is_whole = False
@@ -164,13 +167,15 @@ def least_bytes(rows: Rows, request: PlanRequest) -> Floats:
 
     Notes
     -----
-    The fullest rank holds at least the mean: ``fixed + (all layers + both ends) / p``.
+    The fullest rank holds at least the mean: ``fixed + (all layers + both ends) / p``; twice as much where
+    every stage lies on two ranks.
     """
     bound = np.zeros(len(rows))
     for chosen, setting in settings_by_category(rows):
         priced = rank_memory(setting, request)
         ranks = np.asarray(setting.pipeline_parallel)
-        spread: Any = (priced.model + priced.first_end + priced.last_end) / ranks
+        copies = 2 if setting.schedule in BIDIRECTIONAL else 1
+        spread: Any = copies * (priced.model + priced.first_end + priced.last_end) / ranks
         bound[chosen] = (priced.fixed + spread) * (1 - EQUAL)
     return bound
 

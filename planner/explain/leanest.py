@@ -16,6 +16,7 @@ import numpy.typing as npt
 from planner.cost.memory import memory
 from planner.cost.stage import with_stages
 from planner.cost.step import balanced_step_time
+from planner.explain.lean_layout import lean_layouts
 from planner.explain.lean_space import EQUAL, LeanSpace, Table, plan_at
 from planner.rules import broken_rules
 from planner.solver.capacity import fits_somehow
@@ -108,10 +109,10 @@ def _try_leanest(table: Table, request: PlanRequest, best: _Best, deadline: floa
         late = best.plan is not None and time.monotonic() > deadline
         if late or table.bound_bytes[index] >= LEAN_ENOUGH * best.peak_bytes:
             return
-        plan = with_stages(plan_at(table.rows, int(index)), request.model)
-        needed = peak_bytes(plan, request)
-        if needed < best.peak_bytes and set(broken_rules(plan, request)) <= {MEMORY}:
-            best.plan, best.peak_bytes = plan, needed
+        for plan in lean_layouts(plan_at(table.rows, int(index)), request):
+            needed = peak_bytes(plan, request)
+            if needed < best.peak_bytes and set(broken_rules(plan, request)) <= {MEMORY}:
+                best.plan, best.peak_bytes = plan, needed
 
 
 def corner_plan(request: PlanRequest, deadline: float = np.inf) -> Plan | None:
@@ -130,9 +131,9 @@ def corner_plan(request: PlanRequest, deadline: float = np.inf) -> Plan | None:
         small = np.flatnonzero(table.bound_bytes <= usable)
         ranks = table.rows.values("pipeline_parallel")[small]
         for index in small[np.lexsort((table.bound_bytes[small], ranks))][:CORNER_TRIES]:
-            plan = with_stages(plan_at(table.rows, int(index)), request.model)
-            if not broken_rules(plan, request):
-                return plan
+            for plan in lean_layouts(plan_at(table.rows, int(index)), request):
+                if not broken_rules(plan, request):
+                    return plan
         if table.rest_bytes > usable or time.monotonic() > deadline:
             return None
     return None
@@ -185,9 +186,9 @@ def any_plan(request: PlanRequest, seconds: float, *, search: bool = True) -> Ve
         small = small[fits_somehow(table.rows.take(small), request)] if len(small) else small
         may_fit |= len(small) > 0
         for index in small[np.argsort(table.bound_bytes[small], kind="stable")][:MOST_TRIED]:
-            plan = with_stages(plan_at(table.rows, int(index)), request.model)
-            if not broken_rules(plan, request):
-                return Verdict(plan, num_settings=number)
+            for plan in lean_layouts(plan_at(table.rows, int(index)), request):
+                if not broken_rules(plan, request):
+                    return Verdict(plan, num_settings=number)
         if table.rest_bytes > usable * (1 + EQUAL):
             break
         if time.monotonic() > deadline:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from planner.rules.rule import Column, divides, implies, rule
+from planner.rules.words import over_ranks, ranks_words
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -59,12 +60,19 @@ def hidden_size_divides_over_tensor_ranks(request: PlanRequest, tensor_parallel:
     return divides(tensor_parallel, request.model.hidden_size)
 
 
-@rule(source="Megatron-LM tensor_parallel/layers.py: divide(); chapter 12.2.1")
+def _wrong_width(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    model = request.model
+    if _dense_mlp(request) and model.ffn_hidden_size % plan.tensor_parallel:
+        return {"mlp_or_shared_width": f"MLP width {model.ffn_hidden_size}"}
+    return {"mlp_or_shared_width": f"width {model.shared_expert_ffn_hidden_size} of the shared experts"}
+
+
+@rule(
+    source="Megatron-LM tensor_parallel/layers.py: divide(); chapter 12.2.1",
+    numbers=_wrong_width,
+)
 def mlp_width_divides_over_tensor_ranks(request: PlanRequest, tensor_parallel: Column) -> Column:
-    """The MLP width {request.model.ffn_hidden_size} (shared experts:
-    {request.model.shared_expert_ffn_hidden_size}) does not split evenly over {tensor_parallel} tensor
-    ranks.
-    """
+    """The {mlp_or_shared_width} does not split evenly over {tensor_parallel} tensor ranks."""
     dense = request.model.ffn_hidden_size if _dense_mlp(request) else 0
     shared = request.model.shared_expert_ffn_hidden_size
     return np.logical_and(divides(tensor_parallel, dense), divides(tensor_parallel, shared))
@@ -101,7 +109,13 @@ def _nearest_sequences(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     aligned = rows * c * (t if plan.sequence_parallel else 1)
     unit = lcm(unit, aligned // gcd(aligned, plan.micro_batch))
     below = request.workload.seq_length // unit * unit
-    return {"rows": rows, "nearest": " and ".join(str(n) for n in (below, below + unit) if n)}
+    return {
+        "rows": rows,
+        "nearest": " and ".join(str(n) for n in (below, below + unit) if n),
+        "pieces": "two pieces a rank" if pieces > c else "one piece a rank",
+        "over_context_ranks": over_ranks(context=c),
+        "over_ranks": over_ranks(context=c, tensor=t if plan.sequence_parallel else 1),
+    }
 
 
 @rule(
@@ -112,21 +126,26 @@ def sequence_divides_over_context_ranks(
     request: PlanRequest, context_parallel: Column, context_parallel_kind: Column
 ) -> Column:
     """The sequence of {request.workload.seq_length} tokens does not split evenly over {context_parallel}
-    context ranks ({context_parallel_kind}; a ring needs two pieces a rank; nearest sequence: {nearest}).
+    context ranks ({context_parallel_kind}: {pieces}; nearest sequence: {nearest}).
     """
     zigzag = request.framework.limits.zigzag_for_every_context_kind
     pieces = np.where(np.logical_or(context_parallel_kind == "ring", zigzag), 2, 1) * context_parallel
     return implies(np.asarray(context_parallel) > 1, divides(pieces, request.workload.seq_length))
 
 
+def _over_tensor(plan: Plan, _request: PlanRequest) -> dict[str, Any]:
+    return {"over_tensor_ranks": over_ranks(tensor=plan.tensor_parallel)}
+
+
 @rule(
-    source="Transformer Engine context_parallel.py: heads and KV heads % cp for all-to-all; DeepSpeed Ulysses"
+    source="Transformer Engine context_parallel.py: heads, KV heads % cp for all-to-all; DeepSpeed Ulysses",
+    numbers=_over_tensor,
 )
 def heads_divide_over_all_to_all_ranks(
     request: PlanRequest, context_parallel: Column, context_parallel_kind: Column, tensor_parallel: Column
 ) -> Column:
-    """{request.model.num_heads} attention and {request.model.num_kv_heads} KV heads over
-    {tensor_parallel} tensor ranks do not split evenly over {context_parallel} all-to-all context ranks.
+    """{request.model.num_heads} attention and {request.model.num_kv_heads} KV heads{over_tensor_ranks} do not
+    split evenly over {context_parallel} all-to-all context ranks.
     """
     model, c, t = request.model, np.asarray(context_parallel), tensor_parallel
     kv_total = model.num_heads if model.is_mla else model.num_kv_heads
@@ -145,8 +164,8 @@ def heads_divide_over_all_to_all_ranks(
 def sequence_divides_over_sequence_ranks(
     request: PlanRequest, tensor_parallel: Column, context_parallel: Column, sequence_parallel: Column
 ) -> Column:
-    """The sequence of {request.workload.seq_length} tokens over {context_parallel} context ranks does
-    not split evenly over {tensor_parallel} sequence-parallel ranks (nearest sequence: {nearest}).
+    """The sequence of {request.workload.seq_length} tokens{over_context_ranks} does not split evenly over
+    {tensor_parallel} sequence-parallel ranks (nearest sequence: {nearest}).
     """
     pieces = np.asarray(tensor_parallel) * context_parallel
     if request.framework.limits.sequence_divides_by_tensor_and_context:
@@ -182,13 +201,20 @@ def experts_with_tensor_ranks_need_sequence_parallelism(
     return implies(np.logical_and(required, np.asarray(tensor_parallel) > 1), sequence_parallel)
 
 
-@rule(source="definition of expert parallelism; Megatron-LM arguments.py")
+def _expert_ranks(plan: Plan, _request: PlanRequest) -> dict[str, Any]:
+    return {
+        "expert_ranks": ranks_words(expert=plan.expert_parallel, expert_tensor=plan.expert_tensor_parallel),
+        "tensor_context_data_ranks": ranks_words(
+            tensor=plan.tensor_parallel, context=plan.context_parallel, data=plan.data_parallel
+        ),
+    }
+
+
+@rule(source="definition of expert parallelism; Megatron-LM arguments.py", numbers=_expert_ranks)
 def expert_parallelism_needs_experts(
     request: PlanRequest, expert_parallel: Column, expert_tensor_parallel: Column
 ) -> Column:
-    """{request.model.name} has no experts to spread over {expert_parallel} expert x
-    {expert_tensor_parallel} expert-tensor ranks.
-    """
+    """{request.model.name} has no experts to spread over {expert_ranks}."""
     single = np.logical_and(np.asarray(expert_parallel) == 1, np.asarray(expert_tensor_parallel) == 1)
     return np.logical_or(request.model.is_moe, single)
 
@@ -199,7 +225,7 @@ def experts_divide_over_expert_ranks(request: PlanRequest, expert_parallel: Colu
     return divides(expert_parallel, request.model.num_experts)
 
 
-@rule(source="Megatron-LM parallel_state.py: world % (etp ep pp)")
+@rule(source="Megatron-LM parallel_state.py: world % (etp ep pp)", numbers=_expert_ranks)
 def expert_ranks_divide_the_replicas(
     request: PlanRequest,
     expert_parallel: Column,
@@ -208,9 +234,8 @@ def expert_ranks_divide_the_replicas(
     context_parallel: Column,
     data_parallel: Column,
 ) -> Column:
-    """{expert_parallel} expert x {expert_tensor_parallel} expert-tensor ranks are carved out of the
-    {tensor_parallel} tensor x {context_parallel} context x {data_parallel} data ranks of a stage and do
-    not divide them.
+    """{expert_ranks} are carved out of a pipeline rank's {tensor_context_data_ranks} and do not divide
+    them.
     """
     ranks = np.asarray(tensor_parallel) * context_parallel * data_parallel
     return divides(np.asarray(expert_parallel) * expert_tensor_parallel, ranks)
@@ -246,9 +271,8 @@ def low_precision_rows_are_aligned(
     tensor_parallel: Column,
     sequence_parallel: Column,
 ) -> Column:
-    """{micro_batch} x {request.workload.seq_length} tokens over {context_parallel} context and
-    {tensor_parallel} tensor ranks do not leave each rank a multiple of {rows} rows, which {precision}
-    products need (nearest sequence: {nearest}).
+    """{micro_batch} x {request.workload.seq_length} tokens{over_ranks} do not leave each rank a multiple of
+    {rows} rows, which {precision} products need (nearest sequence: {nearest}).
     """
     ranks = np.asarray(context_parallel) * np.where(sequence_parallel, tensor_parallel, 1)
     tokens = np.asarray(micro_batch) * request.workload.seq_length
@@ -282,17 +306,26 @@ def low_precision_widths_are_aligned(
     return aligned
 
 
+def _expert_tensor(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    name, t, e = request.framework.name, plan.tensor_parallel, plan.expert_parallel
+    if request.framework.limits.expert_tensor_parallel:
+        return {"what_it_does": f"{name} splits each expert over 1 or all {t} tensor ranks"}
+    if request.model.is_moe and e == 1:
+        return {"what_it_does": f"without expert ranks {name} splits experts over the {t} tensor ranks"}
+    return {
+        "what_it_does": f"{name} keeps each expert whole" + (f" beside {e} expert ranks" if e > 1 else "")
+    }
+
+
 @rule(
     source="framework limit: torchtitan 0.2 allows 1 or all tensor ranks; DeepSpeed AutoEP 1",
     field="expert_tensor_parallel",
+    numbers=_expert_tensor,
 )
 def expert_tensor_ranks_suit_the_framework(
     request: PlanRequest, expert_tensor_parallel: Column, expert_parallel: Column, tensor_parallel: Column
 ) -> Column:
-    """{request.framework.name} does not split experts over {expert_tensor_parallel} expert-tensor ranks
-    beside {expert_parallel} expert and {tensor_parallel} tensor ranks (without expert ranks, tensor ranks
-    split them like any layer).
-    """
+    """Experts are not split over {expert_tensor_parallel} expert-tensor ranks: {what_it_does}."""
     limits, etp = request.framework.limits, np.asarray(expert_tensor_parallel)
     if not limits.expert_tensor_parallel:
         like_dense = np.logical_and(request.model.is_moe, np.asarray(expert_parallel) == 1)

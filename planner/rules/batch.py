@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from planner.rules.rule import Column, rule
+from planner.rules.words import counted
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -24,6 +25,8 @@ def _nearest_batches(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     replicas, micro_step = plan.data_parallel, plan.data_parallel * plan.micro_batch
     return {
         "batch": str(low) if high == low else f"{low} to {high}",
+        "replicas": counted(replicas, "replica"),
+        "micro_batches": counted(plan.num_microbatches, "micro-batch", "es"),
         "by_replicas": _around(low, replicas),
         "by_micro_step": _around(low, micro_step),
     }
@@ -36,7 +39,7 @@ def _around(batch: int, unit: int) -> str:
 
 @rule(source="global batch = d b m; Megatron-LM num_microbatches_calculator.py", numbers=_nearest_batches)
 def replicas_divide_the_global_batch(request: PlanRequest, data_parallel: Column) -> Column:
-    """A global batch of {batch} sequences does not split evenly over {data_parallel} replicas (nearest
+    """A global batch of {batch} sequences does not split evenly over {replicas} (nearest
     batch: {by_replicas}).
     """
     return _fits_a_batch(request, data_parallel)
@@ -46,7 +49,7 @@ def replicas_divide_the_global_batch(request: PlanRequest, data_parallel: Column
 def micro_batch_divides_the_replica_batch(
     request: PlanRequest, micro_batch: Column, data_parallel: Column
 ) -> Column:
-    """A global batch of {batch} sequences over {data_parallel} replicas does not split into
+    """A global batch of {batch} sequences over {replicas} does not split into
     micro-batches of {micro_batch} (nearest batch: {by_micro_step}).
     """
     return _fits_a_batch(request, np.asarray(micro_batch) * data_parallel)
@@ -56,7 +59,7 @@ def micro_batch_divides_the_replica_batch(
 def microbatches_make_up_the_global_batch(
     request: PlanRequest, num_microbatches: Column, micro_batch: Column, data_parallel: Column
 ) -> Column:
-    """{data_parallel} replicas x micro-batch {micro_batch} x {num_microbatches} micro-batches are
+    """{replicas} x {micro_batches} of {micro_batch} are
     {plan.global_batch} sequences, not the global batch of {batch}.
     """
     batch = np.asarray(num_microbatches) * micro_batch * data_parallel

@@ -7,15 +7,23 @@ from typing import Any
 import numpy as np
 
 from planner.rules.rule import Column, divides, is_in, rule
+from planner.rules.words import counted, ranks_words
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
 
 def _products(plan: Plan, request: PlanRequest) -> dict[str, Any]:
-    others = plan.num_gpus // plan.data_parallel
-    legal = request.cluster.num_gpus // others
-    verb = "at most" if request.allow_idle else "exactly"
-    return {"verb": verb, "others": others, "legal": legal}
+    ranks = ranks_words(
+        tensor=plan.tensor_parallel,
+        context=plan.context_parallel,
+        pipeline=plan.pipeline_parallel,
+        data=plan.data_parallel,
+    )
+    few = plan.num_gpus < request.cluster.num_gpus
+    return {
+        "ranks_take": f"{ranks} {'takes' if plan.num_gpus == 1 else 'take'} {counted(plan.num_gpus, 'GPU')}",
+        "use": ", all of which a plan uses (--allow-idle lifts this rule)" if few else "",
+    }
 
 
 @rule(source="Megatron-LM parallel_state.py: world % (tp cp pp)", field="data_parallel", numbers=_products)
@@ -26,10 +34,7 @@ def ranks_fill_the_cluster(
     pipeline_parallel: Column,
     data_parallel: Column,
 ) -> Column:
-    """{tensor_parallel} tensor x {context_parallel} context x {pipeline_parallel} pipeline x
-    {data_parallel} data ranks are {plan.num_gpus} GPUs; the cluster has {request.cluster.num_gpus}, of
-    which a plan uses {verb} all.
-    """
+    """{ranks_take}, and the cluster has {request.cluster.num_gpus}{use}."""
     ranks = np.asarray(tensor_parallel) * context_parallel * pipeline_parallel * data_parallel
     if request.allow_idle:
         return ranks <= request.cluster.num_gpus

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from planner.rules.rule import Column, divides, implies, is_in, rule
+from planner.rules.words import ranks_words
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -19,7 +20,6 @@ def _zero_limits(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
     limits = request.framework.limits
     return {
         "stages": _listed(limits.zero_stages),
-        "pipeline_stages": _listed(limits.zero_stages_with_pipeline),
         "kinds": _listed(limits.context_parallel_kinds),
     }
 
@@ -30,15 +30,22 @@ def framework_has_the_zero_stage(request: PlanRequest, zero_stage: Column) -> Co
     return is_in(zero_stage, request.framework.limits.zero_stages)
 
 
+def _zero_with_pipeline(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    stages = request.framework.limits.zero_stages_with_pipeline
+    if not stages:
+        return {"with_a_pipeline": "it has no pipeline parallelism"}
+    return {"with_a_pipeline": f"with a pipeline: {_listed(stages)}"}
+
+
 @rule(
     source="DeepSpeed pipe/engine.py (ZeRO-2/3 refused); Megatron-LM arguments.py; transformers (none)",
-    numbers=_zero_limits,
+    numbers=_zero_with_pipeline,
 )
 def zero_stage_goes_with_the_pipeline(
     request: PlanRequest, zero_stage: Column, pipeline_parallel: Column
 ) -> Column:
     """ZeRO-{zero_stage} does not go with {pipeline_parallel} pipeline ranks in {request.framework.name}
-    (with a pipeline: {pipeline_stages}).
+    ({with_a_pipeline}).
     """
     allowed = request.framework.limits.zero_stages_with_pipeline
     return implies(np.asarray(pipeline_parallel) > 1, is_in(zero_stage, allowed))
@@ -68,8 +75,26 @@ def experts_and_tensor_ranks_go_with_the_pipeline(
     return implies(refused, np.asarray(pipeline_parallel) == 1)
 
 
+def _beside_replicas(plan: Plan, _request: PlanRequest) -> dict[str, Any]:
+    return {
+        "other_ranks": ranks_words(
+            tensor=plan.tensor_parallel,
+            context=plan.context_parallel,
+            pipeline=plan.pipeline_parallel,
+            expert=plan.expert_parallel,
+        ),
+        "replica_ranks": ranks_words(data=plan.data_parallel, context=plan.context_parallel),
+        "expert_ranks": ranks_words(expert=plan.expert_parallel, expert_tensor=plan.expert_tensor_parallel),
+        "context_and_expert_ranks": ranks_words(context=plan.context_parallel, expert=plan.expert_parallel),
+        "times_tensor_ranks": f" times {plan.tensor_parallel} tensor ranks"
+        if plan.tensor_parallel > 1
+        else "",
+    }
+
+
 @rule(
-    source="torchtitan parallelize.py (DDP alone), parallel_dims.py (experts); accelerate ParallelismConfig"
+    source="torchtitan parallelize.py (DDP alone), parallel_dims.py (experts); accelerate ParallelismConfig",
+    numbers=_beside_replicas,
 )
 def plain_replicas_stand_alone(
     request: PlanRequest,
@@ -80,9 +105,8 @@ def plain_replicas_stand_alone(
     pipeline_parallel: Column,
     expert_parallel: Column,
 ) -> Column:
-    """{request.framework.name} combines {data_parallel} unsharded replicas (ZeRO-{zero_stage}) with neither
-    {tensor_parallel} tensor, {context_parallel} context, {pipeline_parallel} pipeline nor {expert_parallel}
-    expert ranks.
+    """{request.framework.name} does not combine {data_parallel} unsharded replicas (ZeRO-{zero_stage}) with
+    {other_ranks}.
     """
     others = np.asarray(tensor_parallel) * context_parallel * pipeline_parallel * expert_parallel
     mixed = np.logical_and(np.asarray(data_parallel) > 1, others > 1)
@@ -92,11 +116,11 @@ def plain_replicas_stand_alone(
     return np.logical_not(np.logical_and(mixed, plain))
 
 
-@rule(source="accelerate FSDP plugin: dp_shard x cp > 1")
+@rule(source="accelerate FSDP plugin: dp_shard x cp > 1", numbers=_beside_replicas)
 def sharding_has_more_than_one_rank(
     request: PlanRequest, zero_stage: Column, data_parallel: Column, context_parallel: Column
 ) -> Column:
-    """ZeRO-{zero_stage} has nothing to shard over {data_parallel} data x {context_parallel} context ranks."""
+    """ZeRO-{zero_stage} has nothing to shard over {replica_ranks}."""
     shards = np.logical_and(request.framework.limits.sharding_needs_replicas, np.asarray(zero_stage) > 0)
     return implies(shards, np.asarray(data_parallel) * context_parallel > 1)
 
@@ -109,9 +133,10 @@ def unsharded_state_has_no_shard_group(
     return implies(np.asarray(zero_stage) == 0, np.asarray(shard_group_size) == 1)
 
 
-def _hybrid(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
+def _hybrid(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     hybrid = request.framework.limits.hybrid_sharding
-    return {"groups": "all of them or a divisor (HSDP)" if hybrid else "all of them"}
+    groups = "all of them or a divisor (HSDP)" if hybrid else "all of them"
+    return {**_beside_replicas(plan, request), "groups": groups}
 
 
 @rule(
@@ -125,8 +150,8 @@ def shard_group_divides_the_replicas(
     data_parallel: Column,
     context_parallel: Column,
 ) -> Column:
-    """A shard group of {shard_group_size} does not suit {data_parallel} data x {context_parallel}
-    context replicas with ZeRO-{zero_stage}: in {request.framework.name} it is {groups}.
+    """A shard group of {shard_group_size} does not suit {replica_ranks} with ZeRO-{zero_stage}: in
+    {request.framework.name} it is {groups}.
     """
     replicas, group = np.asarray(data_parallel) * context_parallel, np.asarray(shard_group_size)
     suits = group == replicas
@@ -135,7 +160,10 @@ def shard_group_divides_the_replicas(
     return implies(np.asarray(zero_stage) > 0, suits)
 
 
-@rule(source="Megatron-LM parallel_state.py: expert replicas % instances; torchtitan: (dp_shard cp tp) % ep")
+@rule(
+    source="Megatron-LM parallel_state.py: expert replicas % instances; torchtitan: (dp_shard cp tp) % ep",
+    numbers=_beside_replicas,
+)
 def shard_groups_divide_the_expert_replicas(
     request: PlanRequest,
     shard_group_size: Column,
@@ -146,8 +174,8 @@ def shard_groups_divide_the_expert_replicas(
     expert_parallel: Column,
     expert_tensor_parallel: Column,
 ) -> Column:
-    """Shard groups of {shard_group_size} do not hold whole sets of experts: {expert_parallel} expert x
-    {expert_tensor_parallel} expert-tensor ranks have to divide a group times {tensor_parallel} tensor ranks.
+    """Shard groups of {shard_group_size} do not hold whole sets of experts: {expert_ranks} have to divide a
+    group{times_tensor_ranks}.
     """
     replicas = np.asarray(data_parallel) * context_parallel
     group, experts = np.asarray(shard_group_size), np.asarray(expert_parallel) * expert_tensor_parallel
@@ -160,27 +188,37 @@ def _maximum(limit: int | None) -> float:
     return np.inf if limit is None else limit
 
 
-@rule(source="framework limit")
+def _at_most(axis: str, most: int | None) -> dict[str, Any]:
+    return {"at_most": f"no {axis} parallelism" if most == 1 else f"at most {most} {axis} ranks"}
+
+
+def _most_tensor(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    return _at_most("tensor", request.framework.limits.max_tensor_parallel)
+
+
+def _most_pipeline(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    return _at_most("pipeline", request.framework.limits.max_pipeline_parallel)
+
+
+def _most_context(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    return _at_most("context", request.framework.limits.max_context_parallel)
+
+
+@rule(source="framework limit", numbers=_most_tensor)
 def tensor_ranks_within_framework_limit(request: PlanRequest, tensor_parallel: Column) -> Column:
-    """{request.framework.name} runs at most {request.framework.limits.max_tensor_parallel} tensor ranks,
-    not {tensor_parallel}.
-    """
+    """{request.framework.name} runs {at_most}, and the plan has {tensor_parallel} tensor ranks."""
     return np.asarray(tensor_parallel) <= _maximum(request.framework.limits.max_tensor_parallel)
 
 
-@rule(source="framework limit")
+@rule(source="framework limit", numbers=_most_pipeline)
 def pipeline_ranks_within_framework_limit(request: PlanRequest, pipeline_parallel: Column) -> Column:
-    """{request.framework.name} runs at most {request.framework.limits.max_pipeline_parallel} pipeline
-    ranks, not {pipeline_parallel}.
-    """
+    """{request.framework.name} runs {at_most}, and the plan has {pipeline_parallel} pipeline ranks."""
     return np.asarray(pipeline_parallel) <= _maximum(request.framework.limits.max_pipeline_parallel)
 
 
-@rule(source="framework limit")
+@rule(source="framework limit", numbers=_most_context)
 def context_ranks_within_framework_limit(request: PlanRequest, context_parallel: Column) -> Column:
-    """{request.framework.name} runs at most {request.framework.limits.max_context_parallel} context
-    ranks, not {context_parallel}.
-    """
+    """{request.framework.name} runs {at_most}, and the plan has {context_parallel} context ranks."""
     return np.asarray(context_parallel) <= _maximum(request.framework.limits.max_context_parallel)
 
 
@@ -244,7 +282,11 @@ def shard_groups_hold_more_than_one_replica(
     return implies(replicated, np.logical_and(part, np.asarray(shard_group_size) > context_parallel))
 
 
-@rule(source="MaxText base.yml: weights are spread over fsdp, context and expert axes", field="zero_stage")
+@rule(
+    source="MaxText base.yml: weights are spread over fsdp, context and expert axes",
+    field="zero_stage",
+    numbers=_beside_replicas,
+)
 def context_and_expert_ranks_shard_the_weights(
     request: PlanRequest,
     context_parallel: Column,
@@ -252,9 +294,8 @@ def context_and_expert_ranks_shard_the_weights(
     zero_stage: Column,
     shard_group_size: Column,
 ) -> Column:
-    """{request.framework.name} shards weights over its {context_parallel} context x {expert_parallel} expert
-    ranks: that is ZeRO-3 with a shard group that is a multiple of them, not ZeRO-{zero_stage} over
-    {shard_group_size}.
+    """{request.framework.name} shards weights over its {context_and_expert_ranks}: that is ZeRO-3 with a
+    shard group that is a multiple of them, not ZeRO-{zero_stage} over {shard_group_size}.
     """
     ranks = np.asarray(context_parallel) * expert_parallel
     whole = np.logical_and(np.asarray(zero_stage) == 3, divides(ranks, shard_group_size))
@@ -307,6 +348,7 @@ def framework_has_the_precision(request: PlanRequest, precision: Column) -> Colu
 
 FRAMEWORK_RULES = (
     framework_has_the_zero_stage,
+    pipeline_ranks_within_framework_limit,
     zero_stage_goes_with_the_pipeline,
     zero_stage_goes_with_experts,
     experts_and_tensor_ranks_go_with_the_pipeline,
@@ -316,7 +358,6 @@ FRAMEWORK_RULES = (
     shard_group_divides_the_replicas,
     shard_groups_divide_the_expert_replicas,
     tensor_ranks_within_framework_limit,
-    pipeline_ranks_within_framework_limit,
     context_ranks_within_framework_limit,
     framework_has_the_context_parallelism,
     framework_has_sequence_parallelism,

@@ -7,12 +7,18 @@ from typing import Any
 import numpy as np
 
 from planner.rules.rule import Column, implies, is_in, rule
+from planner.rules.words import ranks_words
 from planner.spec.plan import DEFAULT_ORDER, Plan
 from planner.spec.request import PlanRequest
 
 
-def _orders(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
-    return {"orders": ", ".join(request.framework.limits.rank_orders), "default": DEFAULT_ORDER}
+def _orders(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    return {
+        "orders": ", ".join(request.framework.limits.rank_orders),
+        "default": DEFAULT_ORDER,
+        "expert_ranks": ranks_words(expert=plan.expert_parallel, expert_tensor=plan.expert_tensor_parallel),
+        "tensor_and_context_ranks": ranks_words(tensor=plan.tensor_parallel, context=plan.context_parallel),
+    }
 
 
 @rule(source="Megatron-LM arguments.py: --use-tp-pp-dp-mapping; meshes of the others", numbers=_orders)
@@ -43,9 +49,9 @@ def far_replicas_hold_every_expert(
     expert_parallel: Column,
     expert_tensor_parallel: Column,
 ) -> Column:
-    """With {rank_order} each data-parallel replica holds every expert: {expert_parallel} expert x
-    {expert_tensor_parallel} expert-tensor ranks have to be as many as {tensor_parallel} tensor x
-    {context_parallel} context ranks.
+    """With {rank_order} each data-parallel replica holds every expert: the number of expert and
+    expert-tensor ranks has to be that of tensor and context ranks, and the plan has
+    {expert_ranks} and {tensor_and_context_ranks}.
     """
     experts = np.asarray(expert_parallel) * expert_tensor_parallel
     whole = experts == np.asarray(tensor_parallel) * context_parallel

@@ -9,6 +9,7 @@ import numpy as np
 from planner.cost.schedule import bubble
 from planner.cost.stage import V_SHAPED
 from planner.rules.rule import Column, divides, implies, is_in, rule
+from planner.rules.words import counted, stages_words
 from planner.spec.plan import SCHEDULES, Plan
 from planner.spec.request import PlanRequest
 
@@ -42,12 +43,19 @@ def framework_has_the_schedule(request: PlanRequest, schedule: Column) -> Column
     return is_in(schedule, ("none", *request.framework.limits.schedules))
 
 
-@rule(source="definition of a pipeline: a schedule exactly when there is more than one rank")
+def _ranks(plan: Plan, _request: PlanRequest) -> dict[str, Any]:
+    return {"ranks": counted(plan.pipeline_parallel, "pipeline rank")}
+
+
+@rule(
+    source="definition of a pipeline: a schedule exactly when there is more than one rank",
+    numbers=_ranks,
+)
 def pipelines_and_only_pipelines_have_a_schedule(
     request: PlanRequest, schedule: Column, pipeline_parallel: Column
 ) -> Column:
-    """Schedule {schedule} does not go with {pipeline_parallel} pipeline ranks: one rank takes 'none',
-    more take a pipeline schedule.
+    """{ranks} and schedule {schedule} do not go together: one rank takes 'none', more take a pipeline
+    schedule.
     """
     return (schedule == "none") == (np.asarray(pipeline_parallel) == 1)
 
@@ -65,27 +73,38 @@ def chunks_suit_the_schedule(request: PlanRequest, virtual_stages: Column, sched
     return np.logical_and(suits, implies(is_in(schedule, tuple(sorted(V_SHAPED))), v == 2))
 
 
-@rule(source="every stage holds a layer, but for the first and last, which hold the embedding and the loss")
+def _stages(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    name, uneven = request.framework.name, request.framework.limits.uneven_stages
+    p, v = plan.pipeline_parallel, plan.virtual_stages
+    ends = " (with embedding and loss at the ends)" if uneven == "any" and v > 1 else ""
+    limit = "has only equal stages"
+    if uneven == "ends":
+        limit = f"needs layers to divide by the {v} chunks of a rank"
+    return {"stages": stages_words(p, v), "with_ends": ends, "framework_limit": f"{name} {limit}"}
+
+
+@rule(
+    source="every stage holds a layer, but for the first and last, which hold the embedding and the loss",
+    numbers=_stages,
+)
 def every_stage_holds_something(
     request: PlanRequest, pipeline_parallel: Column, virtual_stages: Column
 ) -> Column:
-    """{request.model.num_layers} layers (with embedding and loss at the ends) are too few for
-    {pipeline_parallel} pipeline ranks x {virtual_stages} chunks.
-    """
+    """{request.model.num_layers} layers{with_ends} are too few for {stages}."""
     p, stages = np.asarray(pipeline_parallel), np.asarray(pipeline_parallel) * virtual_stages
     uneven = request.framework.limits.uneven_stages == "any"
     ends = np.where(np.logical_and(uneven, np.asarray(virtual_stages) > 1), 2, 0)
     return np.logical_and(p <= request.model.num_layers, stages <= request.model.num_layers + ends)
 
 
-@rule(source="Megatron-LM arguments.py and transformer_config.py: layers % (p v), first/last counts % v")
+@rule(
+    source="Megatron-LM arguments.py and transformer_config.py: layers % (p v), first/last counts % v",
+    numbers=_stages,
+)
 def layers_divide_over_stages(
     request: PlanRequest, pipeline_parallel: Column, virtual_stages: Column
 ) -> Column:
-    """{request.model.num_layers} layers do not split over {pipeline_parallel} pipeline ranks x
-    {virtual_stages} chunks in {request.framework.name} (uneven stages:
-    {request.framework.limits.uneven_stages}).
-    """
+    """{request.model.num_layers} layers do not split over {stages}: {framework_limit}."""
     layers, uneven = request.model.num_layers, request.framework.limits.uneven_stages
     if uneven == "even":
         return divides(np.asarray(pipeline_parallel) * virtual_stages, layers)
@@ -161,20 +180,13 @@ def _bubble(plan: Plan, request: PlanRequest) -> dict[str, Any]:
         bubble_fraction(plan.schedule, plan.pipeline_parallel, plan.virtual_stages, plan.num_microbatches)
     )
     budget = float("inf") if request.max_bubble is None else request.max_bubble
-    path = _counted(plan.pipeline_parallel, "pipeline rank")
-    if plan.virtual_stages > 1:
-        path += f" of {plan.virtual_stages} chunks each"
     return {
         "bubble": f"{100 * bubble:.1f}",
         "budget": f"{100 * budget:g}",
-        "micro_batches": _counted(plan.num_microbatches, "micro-batch", "es"),
-        "path": path,
+        "micro_batches": counted(plan.num_microbatches, "micro-batch", "es"),
+        "path": stages_words(plan.pipeline_parallel, plan.virtual_stages),
         "leave": "leaves" if plan.num_microbatches == 1 else "leave",
     }
-
-
-def _counted(number: int, noun: str, ending: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else ending}"
 
 
 @rule(source="chapter 12.2.2: m >= 4 (p - 1) keeps the bubble below 25 %", numbers=_bubble)

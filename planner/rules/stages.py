@@ -6,6 +6,7 @@ from typing import Any
 
 from planner.cost.stage import stage_order
 from planner.rules.rule import rule
+from planner.rules.words import runs_words
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -21,16 +22,20 @@ def _has_shape(plan: Plan) -> bool:
     return len(plan.stages) == plan.pipeline_parallel and chunks == {plan.virtual_stages}
 
 
+EVEN_BUT_THE_ENDS = "its stages are equal but for the first and the last, and so are a rank's chunks"
+
+
 def _layout(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     limits = request.framework.limits
     layers = [stage.layers for stage in plan.stages]
     chunks = [len(stage.chunk_layers) for stage in plan.stages]
     recomputed = [stage.recompute_layers for stage in plan.stages]
     return {
-        "layers": layers,
+        "layers": runs_words(layers),
         "total": sum(layers),
-        "chunks": chunks,
-        "recomputed": recomputed,
+        "chunks": runs_words(chunks),
+        "recomputed": runs_words(recomputed),
+        "how_they_differ": "its stages are equal" if limits.uneven_stages == "even" else EVEN_BUT_THE_ENDS,
         "parts": "any number" if limits.recomputes_partially(plan.recompute) else "all or none",
         "stages_alike": "each its own" if limits.recompute_per_stage else "every stage as many",
     }
@@ -38,7 +43,7 @@ def _layout(plan: Plan, request: PlanRequest) -> dict[str, Any]:
 
 @rule(source="definition: one entry a pipeline rank, one count a chunk", field="stages", numbers=_layout)
 def stages_match_the_pipeline(request: PlanRequest, plan: Plan) -> bool:
-    """The stages give chunks {chunks}, one entry a rank, where the plan has {plan.pipeline_parallel}
+    """The stages give {chunks} chunks, one entry a rank, where the plan has {plan.pipeline_parallel}
     ranks of {plan.virtual_stages} chunks.
     """
     return not plan.stages or _has_shape(plan)
@@ -50,14 +55,14 @@ def stages_match_the_pipeline(request: PlanRequest, plan: Plan) -> bool:
     numbers=_layout,
 )
 def stages_hold_every_layer(request: PlanRequest, plan: Plan) -> bool:
-    """The stages hold {layers}, together {total} layers, and the model has {request.model.num_layers}."""
+    """The stages hold {layers} layers, together {total}; the model has {request.model.num_layers}."""
     return not plan.stages or sum(stage.layers for stage in plan.stages) == request.model.num_layers
 
 
 @rule(source="every stage but the first and the last computes layers", field="stages", numbers=_layout)
 def inner_stages_hold_layers(request: PlanRequest, plan: Plan) -> bool:
-    """The stages hold {layers}: a stage without layers can only stand at an end, beside embedding or loss,
-    and every rank holds at least one layer.
+    """The stages hold {layers} layers: a stage without layers can only stand at an end, beside embedding
+    or loss, and every rank holds at least one layer.
     """
     if not plan.stages or not _has_shape(plan):
         return True
@@ -74,9 +79,7 @@ def inner_stages_hold_layers(request: PlanRequest, plan: Plan) -> bool:
     numbers=_layout,
 )
 def uneven_stages_suit_the_framework(request: PlanRequest, plan: Plan) -> bool:
-    """The stages hold {layers}, which {request.framework.name} cannot express (uneven stages:
-    {request.framework.limits.uneven_stages}).
-    """
+    """The stages hold {layers} layers, which {request.framework.name} cannot express: {how_they_differ}."""
     uneven = request.framework.limits.uneven_stages
     if not plan.stages or not _has_shape(plan) or uneven == "any":
         return True
@@ -138,7 +141,10 @@ def _absent_modules(plan: Plan, request: PlanRequest) -> list[str]:
 
 
 def _absent(plan: Plan, request: PlanRequest) -> dict[str, Any]:
-    return {"absent": ", ".join(_absent_modules(plan, request))}
+    return {
+        "absent": ", ".join(_absent_modules(plan, request)),
+        "modules": ", ".join(plan.recompute_modules),
+    }
 
 
 @rule(
@@ -151,9 +157,13 @@ def recomputed_modules_are_in_the_model(request: PlanRequest, plan: Plan) -> boo
     return not _absent_modules(plan, request)
 
 
-@rule(source="Megatron-LM arguments.py: modules only with selective recompute", field="recompute_modules")
+@rule(
+    source="Megatron-LM arguments.py: modules only with selective recompute",
+    field="recompute_modules",
+    numbers=_absent,
+)
 def recompute_modules_mean_selective(request: PlanRequest, plan: Plan) -> bool:
-    """Recompute '{plan.recompute}' takes no modules, and {plan.recompute_modules} are named."""
+    """Recompute '{plan.recompute}' takes no modules, and {modules} are named."""
     return plan.recompute == "selective" or not plan.recompute_modules
 
 
