@@ -17,6 +17,7 @@ from planner.explain.changes import with_hbm_bytes, with_host_bytes
 from planner.explain.ladders import BUBBLE, DOMAIN, MEMORY
 from planner.explain.members import FILLED, rule_sentence, together
 from planner.explain.relaxations import ENDLESS_BYTES, HOST, Relaxation, relaxations
+from planner.explain.sentences import listed
 from planner.rules import RULES, pin_rules
 from planner.rules.rule import Rule
 from planner.spec import FrameworkProfile, Plan, PlanRequest
@@ -166,10 +167,20 @@ def _memory_conflict(request: PlanRequest, deadline: float) -> Conflict:
         # Limits that were lifted later can make a plan possible that breaks this one less.
         witness = _any_plan(lifted(smallest, name), deadline).witness
         members.append(_member(named[name], witness, request, _asked(request, kept)))
-    least = _leanest(request, deadline)
-    members.append(_memory_member(least, request, named[MEMORY]))
+    names = [*kept, *unsettled]
+    ours = request.model_copy(
+        update={"pins": tuple(pin for pin in request.pins if f"{PIN}{pin.option}" in names)}
+    )
+    least = asked = _leanest(request, deadline)
+    if ours != request:
+        least = _leanest(ours, deadline)
+    if least.plan is None:  # a limit that does not matter beside memory leaves no plan to speak of
+        least = _leanest(smallest, deadline)
+    others = [pin.option for pin in request.pins if pin not in ours.pins]
+    members.append(_memory_member(least, request, named[MEMORY], others))
+    members.sort(key=lambda member: _place(member.rule, request))
     words = tuple(LIMIT_WORDS.get(name, name.removeprefix(PIN)) for name in unsettled)
-    return Conflict(tuple(members), least_memory=least.plan, unsettled=words)
+    return Conflict(tuple(members), least_memory=asked.plan, unsettled=words)
 
 
 def _limits(request: PlanRequest) -> list[str]:
@@ -182,15 +193,17 @@ def _limits(request: PlanRequest) -> list[str]:
     return [*found, *(f"{PIN}{pin.option}" for pin in request.pins)]
 
 
-def _memory_member(least: Leanest, request: PlanRequest, rule: Rule) -> Member:
+def _memory_member(least: Leanest, request: PlanRequest, rule: Rule, others: Sequence[str]) -> Member:
+    """What the leanest plan needs, which is free of what else (``others``) was asked for."""
     if least.plan is None:
         return Member(rule.name, "no plan that was looked at fits into the GPU's memory", rule.source)
     total, usable = least.plan.peak_memory_bytes, request.cluster.usable_hbm_bytes
+    even = f"even without {listed(others)} " if others else ""
     sentence = (
-        f"the leanest plan found ({plan_words(least.plan.plan)}) needs {format_bytes(total)} on its fullest "
-        f"GPU, which has {format_bytes(usable)}: {format_bytes(total - usable)} are missing"
+        f"{even}the leanest plan found ({plan_words(least.plan.plan)}) needs {format_bytes(total)} on its "
+        f"fullest GPU, which has {format_bytes(usable)}: {format_bytes(total - usable)} are missing"
     )
-    if least.bound_bytes is not None:
+    if least.bound_bytes is not None and least.bound_bytes > usable:
         sentence += f" (no plan needs less than {format_bytes(least.bound_bytes)})"
     return Member(rule.name, sentence, rule.source, least.plan.plan)
 
@@ -209,7 +222,7 @@ def _member(rule: Rule, witness: Plan | None, request: PlanRequest, asked: set[s
 def _any_plan(request: PlanRequest, deadline: float) -> Verdict:
     from planner.explain.leanest import any_plan
 
-    return any_plan(request, max(deadline - time.monotonic(), 0.0))
+    return any_plan(request, min(max(deadline - time.monotonic(), 0.0), LIFTED_S))
 
 
 def _leanest(request: PlanRequest, deadline: float) -> Leanest:
@@ -218,5 +231,7 @@ def _leanest(request: PlanRequest, deadline: float) -> Leanest:
     return leanest(request, max(deadline - time.monotonic(), LEAST_S))
 
 
+LIFTED_S = 2.0
+"""So long is looked for a plan without one of the limits. [s]"""
 LEAST_S = 1.0
 """The leanest plan is looked for at least so long."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.catalog.defaults import default_global_batch
@@ -16,7 +16,9 @@ from planner.catalog.training import (
     with_optimizer,
 )
 from planner.explain.changes import with_domain, with_num_gpus
+from planner.rules.batch import BATCH_RULES
 from planner.rules.framework import FRAMEWORK_RULES
+from planner.rules.rank_order import RANK_ORDER_RULES
 from planner.rules.schedule import SCHEDULE_RULES
 from planner.rules.stages import STAGE_RULES
 from planner.spec import FrameworkProfile, Pin, PlanRequest
@@ -24,21 +26,69 @@ from planner.spec import FrameworkProfile, Pin, PlanRequest
 MEMORY = "every_stage_fits_in_memory"
 BUBBLE = "bubble_stays_within_budget"
 DOMAIN = "tensor_ranks_stay_inside_the_fast_domain"
+FILLED = "ranks_fill_the_cluster"
 
 GROWTH = (1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 """Multiples of the cluster, the domain or the batch that are tried, smallest first."""
 SHRINKING = (0.75, 0.5, 0.25, 0.125)
 """Parts of the sequence or the batch that are tried, largest first."""
-BUDGETS = (0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
-"""Bubble budgets that are tried, smallest first, before none at all."""
+BUDGETS = (5, 10, 20, 30, 50, 100, 200, 500, 1000, 10_000)
+"""Bubble budgets that are tried, smallest first. [% of the ideal time]"""
+PIPELINE_ROUNDS = 24
+"""Batches of whole rounds of a pinned pipeline that are tried."""
+ROUND_NUMBERS = tuple(odd << power for odd in (1, 3, 5, 7) for power in range(11))
+"""A sequence that does not divide is rounded to multiples of these."""
 SEQUENCE_STEPS = 16
 """The longest sequence that works is found to so many parts of the one asked for."""
 
 OPTIMIZERS = ("adam-bf16", "adam-8bit")
 """Optimizers with less state than fp32 Adam that are tried, the most like it first."""
 
-OF_FRAMEWORKS = {rule.name for rule in (*FRAMEWORK_RULES, *SCHEDULE_RULES, *STAGE_RULES)} | {MEMORY}
+ALIKE = {
+    "unsharded_state_has_no_shard_group",
+    "shard_groups_divide_the_expert_replicas",
+    "optimizer_offload_needs_sharding",
+    "pipelines_and_only_pipelines_have_a_schedule",
+    "chunks_suit_the_schedule",
+    "dualpipe_ranks_are_even",
+    "dualpipe_has_enough_microbatches",
+    "bubble_stays_within_budget",
+    "rank_order_has_two_axes_to_order",
+    "far_replicas_hold_every_expert",
+}
+"""Rules about schedules, sharding and orders that are the same in every framework."""
+SHAPES_OF_FRAMEWORKS = {
+    "kv_heads_divide_over_tensor_ranks",
+    "vocabulary_divides_over_tensor_ranks",
+    "sequence_divides_over_context_ranks",
+    "heads_divide_over_all_to_all_ranks",
+    "sequence_divides_over_sequence_ranks",
+    "tensor_ranks_need_sequence_parallelism",
+    "experts_with_tensor_ranks_need_sequence_parallelism",
+    "expert_tensor_ranks_suit_the_framework",
+    "framework_has_expert_parallelism",
+}
+"""Rules about the model's shape that frameworks see differently."""
+OF_FRAMEWORKS = (
+    {rule.name for rule in (*FRAMEWORK_RULES, *SCHEDULE_RULES, *STAGE_RULES, *RANK_ORDER_RULES)} - ALIKE
+    | SHAPES_OF_FRAMEWORKS
+    | {MEMORY}
+)
 """Rules of which another framework may think differently."""
+OF_SEQUENCES = {
+    "sequence_divides_over_context_ranks",
+    "sequence_divides_over_sequence_ranks",
+    "low_precision_rows_are_aligned",
+}
+"""Rules that another length of the sequence may satisfy."""
+OF_BATCHES = {rule.name for rule in BATCH_RULES}
+OF_MICROBATCHES = OF_BATCHES | {
+    BUBBLE,
+    "dualpipe_has_enough_microbatches",
+    "microbatches_fill_interleaved_rounds",
+    "microbatches_cover_the_pipeline",
+}
+"""Rules that another batch may satisfy."""
 
 DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
 """Their product is the number of GPUs that a plan uses."""
@@ -77,22 +127,24 @@ def ladders(
     frameworks
         Frameworks that could be used instead.
     """
-    touches, memory = " ".join(conflict), MEMORY in conflict
+    touches, memory = set(conflict), MEMORY in conflict
     yield from _pins(request, conflict)
     if BUBBLE in conflict:
         yield _bubbles(request)
     if DOMAIN in conflict:
         yield _across_nodes(request)
         yield _domains(request)
-    if memory or "batch" in touches or "cluster" in touches:
+    if memory or touches & (OF_BATCHES | {FILLED}):
         yield more_gpus(request)
-    if memory or "sequence" in touches:
+    if memory:
         yield _sequences(request)
-    if "batch" in touches or "bubble" in touches or "round" in touches:
+    if touches & OF_SEQUENCES:
+        yield _near_sequences(request)
+    if touches & OF_MICROBATCHES:
         yield _batches(request)
-    if "cluster" in touches:
+    if FILLED in touches:
         yield from _idle(request)
-    if frameworks and OF_FRAMEWORKS & set(conflict):
+    if frameworks and touches & OF_FRAMEWORKS:
         yield _frameworks(request, frameworks)
     if memory:
         yield from _leaner_training(request)
@@ -138,14 +190,13 @@ def more_gpus(request: PlanRequest) -> Ladder:
 
 
 def _bubbles(request: PlanRequest) -> Ladder:
-    now = request.max_bubble if request.max_bubble is not None else math.inf
-    budgets = (*(budget for budget in BUDGETS if budget > now), None)
+    now = math.floor(100 * (request.max_bubble or 0.0))
 
-    def at(budget: float | None) -> Step:
-        word = "none" if budget is None else f"{budget:g}"
-        return f"--max-bubble {word}", request.model_copy(update={"max_bubble": budget})
+    def at(budget: int) -> Step:
+        return f"--max-bubble {budget / 100:g}", request.model_copy(update={"max_bubble": budget / 100})
 
-    return Ladder("bubble", budgets, at, "a larger bubble budget (or none)")
+    budgets = tuple(budget for budget in BUDGETS if budget > now)
+    return Ladder("bubble", budgets, at, "a larger bubble budget", unit=1, now=now)
 
 
 def _across_nodes(request: PlanRequest) -> Ladder:
@@ -176,13 +227,28 @@ def _sequences(request: PlanRequest) -> Ladder:
     return Ladder("sequence", lengths, at, what, unit=max(now // SEQUENCE_STEPS, 1), now=now)
 
 
+def _near_sequences(request: PlanRequest) -> Ladder:
+    """Lengths that divide among more ranks, the nearest first."""
+    now = request.workload.seq_length
+    below = {now // unit * unit for unit in ROUND_NUMBERS}
+    lengths = below | {-(-now // unit) * unit for unit in ROUND_NUMBERS if unit < now}
+    nearest = sorted(lengths - {0, now}, key=lambda length: (abs(length - now), length))
+    what = f"another sequence length ({min(nearest):,} to {max(nearest):,} tokens)" if nearest else ""
+    return replace(_sequences(request), values=tuple(nearest), what=what, unit=0)
+
+
 def _batches(request: PlanRequest) -> Ladder:
-    """Batches that divide among more degrees, the nearest first."""
+    """Batches that divide among more degrees or fill a pinned pipeline, the nearest first."""
     now, gpus = request.workload.global_batch, request.cluster.num_gpus
     odd = gpus // (gpus & -gpus)
     whole = {math.ceil(now / (odd * 2**power)) * odd * 2**power for power in range(11)}
     scaled = {round(now * factor) for factor in (*GROWTH, *SHRINKING)}
-    batches = sorted((whole | scaled) - {0, now}, key=lambda batch: abs(math.log(batch / now)))
+    rounds = {
+        math.ceil(now / pipeline) * pipeline + more * pipeline
+        for pipeline in _pinned(request, "pipeline_parallel")
+        for more in range(PIPELINE_ROUNDS)
+    }
+    batches = sorted((whole | scaled | rounds) - {0, now}, key=lambda batch: abs(math.log(batch / now)))
 
     def at(batch: int) -> Step:
         update = {"global_batch": batch, "global_batch_max": None}
@@ -191,6 +257,20 @@ def _batches(request: PlanRequest) -> Ladder:
 
     what = f"another global batch ({min(batches):,} to {max(batches):,} sequences)"
     return Ladder("batch", tuple(batches), at, what)
+
+
+def _pinned(request: PlanRequest, field: str) -> list[int]:
+    """The values that pins allow a count to have, but for 1."""
+    allowed = [value for pin in request.pins if pin.field == field for value in pin.allowed or ()]
+    return [value for value in allowed if isinstance(value, int) and value > 1]
+
+
+def batch_of_pins(request: PlanRequest) -> int | None:
+    """The batch nearest to the request's that the pinned data degree and micro-batches divide."""
+    fields = ("data_parallel", "micro_batch", "num_microbatches")
+    unit = math.prod(min(_pinned(request, field), default=1) for field in fields)
+    batch = request.workload.global_batch
+    return None if batch % unit == 0 else max(round(batch / unit), 1) * unit
 
 
 def _frameworks(request: PlanRequest, frameworks: Sequence[FrameworkProfile]) -> Ladder:

@@ -12,10 +12,10 @@ from planner.catalog.files import entries
 from planner.catalog.hardware import load_accelerator
 from planner.cost.words import plan_words
 from planner.explain.changes import with_hbm_bytes, with_host_bytes
-from planner.explain.ladders import MEMORY, Ladder, Step, ladders, more_gpus, without_pin
+from planner.explain.ladders import MEMORY, Ladder, Step, batch_of_pins, ladders, more_gpus, without_pin
+from planner.explain.sentences import listed, upper_first
 from planner.rules import pin_rules
 from planner.rules.memory import host_bytes_per_node
-from planner.rules.schedule import bubble_fraction
 from planner.spec import FrameworkProfile, Plan, PlanRequest
 from planner.units import format_bytes, format_seconds
 
@@ -28,14 +28,14 @@ MOST_NAMED = 4
 """Accelerators or frameworks that a sentence names."""
 ENDLESS_BYTES = 1e18
 """More memory than any plan needs."""
-PROBES = 5
-"""Values that are tried between one that does not work and one that does."""
-QUICK_S = 0.5
+QUICK_S = 0.25
 """Time limit of the first look for a fast plan under a change that works. [s]"""
-FASTER_SHARE = 0.1
+FASTER_SHARE = 0.06
 """Part of the time limit in which the fastest plan is searched, for each change."""
 FASTER_CHANGES = 2
 """Changes that get so much time."""
+PROBE_SHARE = 0.1
+"""Most of the time limit that one value of a change takes, and again all limits beside those that fail."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,17 @@ def relaxations(
     deadline = time.monotonic() + seconds
     found = [*_more_memory(request, conflict, leanest), *_more_host_memory(request, conflict, deadline)]
     failed: list[tuple[Ladder, bool]] = []
+    if MEMORY in conflict and leanest is None:
+        failed.append((_endless_memory(request), True))
     for ladder in ladders(request, conflict, frameworks):
-        working, is_settled = _nearest(ladder, deadline)
+        working, is_settled = _nearest(ladder, deadline, PROBE_SHARE * seconds)
         if working is not None:
             found.append(working)
         elif ladder.values:
             failed.append((ladder, is_settled))
+    beside_until = min(deadline, time.monotonic() + PROBE_SHARE * seconds)
     enough = {entry.kind for entry in found} | {entry.change for entry in found}
-    hopeless = [_hopeless_words(ladder, is_settled, enough, deadline) for ladder, is_settled in failed]
+    hopeless = _hopeless(failed, enough, beside_until)
     found = found or _pairs(request, conflict, deadline)
     each = FASTER_SHARE * seconds
     faster_until = time.monotonic() + FASTER_CHANGES * each
@@ -133,14 +136,14 @@ def relaxations(
     return Relaxed(tuple(described), tuple(hopeless))
 
 
-def _nearest(ladder: Ladder, deadline: float) -> tuple[_Working | None, bool]:
+def _nearest(ladder: Ladder, deadline: float, probe_s: float = math.inf) -> tuple[_Working | None, bool]:
     """The nearest change of a kind that works, or whether it is proven that none on the ladder does."""
     is_settled, before = True, ladder.now
     for index, value in enumerate(ladder.values):
         if time.monotonic() > deadline:
             return None, False
         change, changed = ladder.at(value)
-        verdict = _any_plan(changed, deadline)
+        verdict = _any_plan(changed, min(deadline, time.monotonic() + probe_s))
         if verdict.witness is not None:
             working = _Working(ladder.kind, change, changed, verdict.witness)
             if ladder.unit:
@@ -160,9 +163,7 @@ def _between(ladder: Ladder, fails: int, works: int, working: _Working, deadline
     if works < fails:
         inside.reverse()
     first, last = 0, len(inside)
-    for _ in range(PROBES):
-        if first >= last or time.monotonic() > deadline:
-            break
+    while first < last and time.monotonic() < deadline:
         middle = (first + last) // 2
         change, changed = ladder.at(inside[middle] * ladder.unit)
         witness = _any_plan(changed, deadline).witness
@@ -173,22 +174,37 @@ def _between(ladder: Ladder, fails: int, works: int, working: _Working, deadline
     return working
 
 
-def _hopeless_words(ladder: Ladder, is_settled: bool, enough: set[str], deadline: float) -> str:
-    """Say that a change is not enough, and which limit would have to go as well where that is known.
+def _hopeless(failed: Sequence[tuple[Ladder, bool]], enough: set[str], deadline: float) -> list[str]:
+    """Say which changes are not enough, and which limit would have to go as well where that is known.
 
     Parameters
     ----------
     enough
         Kinds and words of the changes that are enough alone: naming them here would say nothing.
     """
-    what = f"{ladder.what[0].upper()}{ladder.what[1:]}"
-    if not is_settled:
-        return f"{what} alone gave no plan in the time given."
+    said: list[str] = []
+    alone: list[str] = []
+    late: list[str] = []
+    for ladder, is_settled in failed:
+        also = _limit_beside(ladder, enough, deadline) if is_settled else None
+        if also is not None:
+            said.append(f"{upper_first(ladder.what)} would be enough only together with {also}.")
+        else:
+            (alone if is_settled else late).append(ladder.what)
+    if alone:
+        said.append(f"{upper_first(listed(alone))} would not be enough alone.")
+    if late:
+        said.append(f"{upper_first(listed(late))} alone gave no plan in the time given.")
+    return said
+
+
+def _limit_beside(ladder: Ladder, enough: set[str], deadline: float) -> str | None:
+    """The limit that would have to go as well for a change to be enough, or None where none is known."""
     _, farthest = ladder.at(ladder.values[-1])
     for option, lifted in _without_limits(farthest, enough):
         if time.monotonic() < deadline and _any_plan(lifted, deadline).witness is not None:
-            return f"{what} would be enough only together with {option}."
-    return f"{what} would not be enough alone."
+            return option
+    return None
 
 
 def _without_limits(request: PlanRequest, enough: set[str]) -> Iterator[Step]:
@@ -197,9 +213,14 @@ def _without_limits(request: PlanRequest, enough: set[str]) -> Iterator[Step]:
         words, changed = without_pin(request, pin)
         if words not in enough:
             yield f"dropping {pin.option}", changed
-    if "bubble" not in enough:
+    batch = batch_of_pins(request)
+    if "batch" not in enough and batch is not None:
+        update = {"global_batch": batch, "global_batch_max": None}
+        workload = request.workload.model_copy(update=update)
+        yield f"--global-batch {batch}", request.model_copy(update={"workload": workload})
+    if "bubble" not in enough and request.max_bubble is not None:
         yield "--max-bubble none", request.model_copy(update={"max_bubble": None})
-    if "domain" not in enough:
+    if "domain" not in enough and not request.allow_tensor_parallel_across_nodes:
         wide = request.model_copy(update={"allow_tensor_parallel_across_nodes": True})
         yield "--allow-tp-across-nodes", wide
     if "host" not in enough:
@@ -224,10 +245,21 @@ def _more_memory(request: PlanRequest, conflict: Sequence[str], leanest: Plan | 
         return
     from planner.explain.leanest import peak_bytes
 
-    needed = peak_bytes(leanest, request) + request.cluster.reserved_hbm_bytes
-    gigabytes = math.ceil(needed / 1e8) / 10
-    changed = with_hbm_bytes(request, gigabytes * 1e9)
-    yield _Working("hbm", f"--hbm {gigabytes:g}GB", changed, leanest, _who_has(gigabytes * 1e9))
+    peak, reserved = peak_bytes(leanest, request), request.cluster.reserved_hbm_bytes
+    gigabytes = math.ceil((peak + reserved) / 1e8) / 10
+    changed, remark = with_hbm_bytes(request, gigabytes * 1e9), _who_has(gigabytes * 1e9, request)
+    yield _Working("hbm", f"--hbm {gigabytes:g}GB", changed, leanest, remark)
+    left = math.floor((request.cluster.accelerator.memory.hbm_bytes - peak) / 1e8) / 10
+    if 0 <= left < reserved / 1e9:
+        cluster = request.cluster.model_copy(update={"reserved_hbm_bytes": left * 1e9})
+        changed = request.model_copy(update={"cluster": cluster})
+        yield _Working("reserve", f"--hbm-reserve {left:g}GB", changed, leanest)
+
+
+def _endless_memory(request: PlanRequest) -> Ladder:
+    """All the HBM in the world, which is not enough where host memory is what lacks."""
+    step = ("", with_hbm_bytes(request, ENDLESS_BYTES))
+    return Ladder("hbm", (step,), lambda step: step, "more HBM")
 
 
 def _more_host_memory(request: PlanRequest, conflict: Sequence[str], deadline: float) -> Iterator[_Working]:
@@ -281,8 +313,7 @@ def _described(found: _Working, seconds: float) -> Relaxation:
     from planner.solver.evaluate import evaluate
 
     best, is_best = _faster(evaluate(found.plan, found.changed), found.changed, seconds)
-    change = f"--max-bubble {max(_bubble(best), 0.01):g}" if found.kind == "bubble" else found.change
-    return Relaxation(found.kind, change, best, found.remark, is_best)
+    return Relaxation(found.kind, found.change, best, found.remark, is_best)
 
 
 def _faster(witness: Estimate, request: PlanRequest, seconds: float) -> tuple[Estimate, bool]:
@@ -299,19 +330,13 @@ def _faster(witness: Estimate, request: PlanRequest, seconds: float) -> tuple[Es
     return result.best, result.status == "optimal"
 
 
-def _bubble(best: Estimate) -> float:
-    """The budget that the plan needs, in whole per cents rounded up."""
-    plan = best.plan
-    share = bubble_fraction(plan.schedule, plan.pipeline_parallel, plan.virtual_stages, plan.num_microbatches)
-    return math.ceil(float(share) * 100 - 1e-9) / 100
-
-
-def _who_has(needed_bytes: float) -> str:
-    """Accelerators of the catalog with that much memory, the smallest first."""
+def _who_has(needed_bytes: float, request: PlanRequest) -> str:
+    """Accelerators of the catalog with that much memory: of the same vendor first, then the smallest."""
     able = [load_accelerator(name) for name in entries("hardware")]
+    vendor = request.cluster.accelerator.vendor
     able = sorted(
         (part for part in able if part.memory.hbm_bytes >= needed_bytes),
-        key=lambda part: (part.memory.hbm_bytes, part.name),
+        key=lambda part: (part.vendor != vendor, part.memory.hbm_bytes, part.name),
     )
     if not able:
         return f" (no accelerator of the catalog has {format_bytes(needed_bytes)})"
