@@ -16,7 +16,7 @@ from planner.cost.words import plan_words
 from planner.explain.changes import with_hbm_bytes, with_host_bytes
 from planner.explain.ladders import BUBBLE, DOMAIN, MEMORY
 from planner.explain.members import FILLED, rule_sentence, together
-from planner.explain.relaxations import ENDLESS_BYTES, HOST, Relaxation, relaxations
+from planner.explain.relaxations import ENDLESS_BYTES, HOST, Relaxation, least_host_plan, relaxations
 from planner.explain.sentences import listed
 from planner.rules import RULES, pin_rules
 from planner.rules.rule import Rule
@@ -165,7 +165,10 @@ def _memory_conflict(request: PlanRequest, deadline: float) -> Conflict:
     members = []
     for name in kept:
         # Limits that were lifted later can make a plan possible that breaks this one less.
-        witness = _any_plan(lifted(smallest, name), deadline).witness
+        if name == HOST:
+            witness = least_host_plan(request, deadline)
+        if name != HOST or witness is None:
+            witness = _any_plan(lifted(smallest, name), deadline).witness
         members.append(_member(named[name], witness, request, _asked(request, kept)))
     names = [*kept, *unsettled]
     ours = request.model_copy(
@@ -196,7 +199,7 @@ def _limits(request: PlanRequest) -> list[str]:
 def _memory_member(least: Leanest, request: PlanRequest, rule: Rule, others: Sequence[str]) -> Member:
     """What the leanest plan needs, which is free of what else (``others``) was asked for."""
     if least.plan is None:
-        return Member(rule.name, "no plan that was looked at fits into the GPU's memory", rule.source)
+        return Member(rule.name, "no setting that could be looked at fits into the GPU's memory", rule.source)
     total, usable = least.plan.peak_memory_bytes, request.cluster.usable_hbm_bytes
     even = f"even without {listed(others)} " if others else ""
     sentence = (

@@ -248,7 +248,15 @@ def _batches(request: PlanRequest) -> Ladder:
         for pipeline in _pinned(request, "pipeline_parallel")
         for more in range(PIPELINE_ROUNDS)
     }
-    batches = sorted((whole | scaled | rounds) - {0, now}, key=lambda batch: abs(math.log(batch / now)))
+    pins = {
+        edge * unit
+        for power in range(11)
+        for unit in (unit_of_pins(request) << power,)
+        for edge in (now // unit, -(-now // unit))
+    }
+    batches = sorted(
+        (whole | scaled | rounds | pins) - {0, now}, key=lambda batch: abs(math.log(batch / now))
+    )
 
     def at(batch: int) -> Step:
         update = {"global_batch": batch, "global_batch_max": None}
@@ -265,11 +273,15 @@ def _pinned(request: PlanRequest, field: str) -> list[int]:
     return [value for value in allowed if isinstance(value, int) and value > 1]
 
 
+def unit_of_pins(request: PlanRequest) -> int:
+    """The least batch that the pinned data degree, micro-batch and number of micro-batches make up."""
+    fields = ("data_parallel", "micro_batch", "num_microbatches")
+    return math.prod(min(_pinned(request, field), default=1) for field in fields)
+
+
 def batch_of_pins(request: PlanRequest) -> int | None:
     """The batch nearest to the request's that the pinned data degree and micro-batches divide."""
-    fields = ("data_parallel", "micro_batch", "num_microbatches")
-    unit = math.prod(min(_pinned(request, field), default=1) for field in fields)
-    batch = request.workload.global_batch
+    unit, batch = unit_of_pins(request), request.workload.global_batch
     return None if batch % unit == 0 else max(round(batch / unit), 1) * unit
 
 

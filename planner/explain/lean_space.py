@@ -121,7 +121,8 @@ class LeanSpace:
         _, first = np.unique(space.work.key(STATE_OF_WORK), return_index=True)
         works = Rows(space.domains, {field: space.work.codes[field][first] for field in STATE_OF_WORK})
         shapes = space.shapes
-        shapes = shapes.take(np.isin(shapes.codes["data_parallel"], space.batches.codes["data_parallel"]))
+        for field, other in (("data_parallel", space.batches), ("pipeline_parallel", space.schedules)):
+            shapes = shapes.take(np.isin(shapes.codes[field], other.codes[field]))
         joins = [
             (shapes, ("tensor_parallel", "context_parallel")),
             (space.sharding, ("pipeline_parallel",)),

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 HOST = "offloaded_state_fits_in_host_memory"
 MOST_NAMED = 4
 """Accelerators or frameworks that a sentence names."""
+HOST_PROBES, CLOSE = 6, 1.02
+"""Sizes of host memory that are tried, until two of them are so close."""
 ENDLESS_BYTES = 1e18
 """More memory than any plan needs."""
-QUICK_S = 0.25
-"""Time limit of the first look for a fast plan under a change that works. [s]"""
-FASTER_SHARE = 0.06
-"""Part of the time limit in which the fastest plan is searched, for each change."""
+QUICK_SHARE, MOST_QUICK_S = 0.15, 0.5
+"""Part of the time limit of the first look for a fast plan under all changes, and the most for one. [s]"""
+FASTER_SHARE = 0.15
+"""Part of the time limit in which the fastest plan is searched under the first changes."""
 FASTER_CHANGES = 2
 """Changes that get so much time."""
 PROBE_SHARE = 0.1
@@ -127,11 +129,12 @@ def relaxations(
     enough = {entry.kind for entry in found} | {entry.change for entry in found}
     hopeless = _hopeless(failed, enough, beside_until)
     found = found or _pairs(request, conflict, deadline)
-    each = FASTER_SHARE * seconds
-    faster_until = time.monotonic() + FASTER_CHANGES * each
+    quick_s = min(MOST_QUICK_S, QUICK_SHARE * seconds / max(len(found), 1))
+    each_s = FASTER_SHARE * seconds / FASTER_CHANGES
     described = [
-        _known(entry, request, without_pins) or _described(entry, min(each, faster_until - time.monotonic()))
-        for entry in found
+        _known(entry, request, without_pins)
+        or _described(entry, quick_s, each_s if index < FASTER_CHANGES else 0.0)
+        for index, entry in enumerate(found)
     ]
     return Relaxed(tuple(described), tuple(hopeless))
 
@@ -192,10 +195,16 @@ def _hopeless(failed: Sequence[tuple[Ladder, bool]], enough: set[str], deadline:
         else:
             (alone if is_settled else late).append(ladder.what)
     if alone:
-        said.append(f"{upper_first(listed(alone))} would not be enough alone.")
+        said.append(_none_of(alone))
     if late:
-        said.append(f"{upper_first(listed(late))} alone gave no plan in the time given.")
+        said.append(f"In the time given no plan was found with {listed(late)} alone.")
     return said
+
+
+def _none_of(changes: Sequence[str]) -> str:
+    if len(changes) == 1:
+        return f"{upper_first(changes[0])} would not be enough alone."
+    return f"None of these would be enough alone: {'; '.join(changes)}."
 
 
 def _limit_beside(ladder: Ladder, enough: set[str], deadline: float) -> str | None:
@@ -266,12 +275,30 @@ def _more_host_memory(request: PlanRequest, conflict: Sequence[str], deadline: f
     """The host memory that a plan with an offloaded optimizer needs."""
     if HOST not in conflict:
         return
-    witness = _any_plan(with_host_bytes(request, ENDLESS_BYTES), deadline).witness
+    witness = least_host_plan(request, deadline)
     if witness is None:
         return
     needed = math.ceil(host_bytes_per_node(witness, request) / 1e9) * 1e9
     change = f"{format_bytes(needed)} of host memory a node (node_memory_bytes of a hardware file)"
     yield _Working("host", change, with_host_bytes(request, needed), witness)
+
+
+def least_host_plan(request: PlanRequest, deadline: float) -> Plan | None:
+    """A plan that fits with about the least host memory on a node, or None where none helps."""
+    low, best = request.cluster.accelerator.host.node_memory_bytes, None
+    middle = ENDLESS_BYTES
+    for _ in range(HOST_PROBES):
+        plan = _any_plan(with_host_bytes(request, middle), deadline).witness
+        if plan is not None:
+            best, high = plan, host_bytes_per_node(plan, request)
+        elif best is None:
+            return None
+        else:
+            low = middle
+        if high <= low * CLOSE or time.monotonic() > deadline:
+            break
+        middle = math.sqrt(low * high)
+    return best
 
 
 def _pairs(request: PlanRequest, conflict: tuple[str, ...], deadline: float) -> list[_Working]:
@@ -308,19 +335,19 @@ def _unpinned(request: PlanRequest) -> PlanRequest:
     return request.model_copy(update={"pins": ()})
 
 
-def _described(found: _Working, seconds: float) -> Relaxation:
+def _described(found: _Working, quick_s: float, seconds: float) -> Relaxation:
     """The relaxation in its final words, with a faster plan than the witness where one is found in time."""
     from planner.solver.evaluate import evaluate
 
-    best, is_best = _faster(evaluate(found.plan, found.changed), found.changed, seconds)
+    best, is_best = _faster(evaluate(found.plan, found.changed), found.changed, quick_s, seconds)
     return Relaxation(found.kind, found.change, best, found.remark, is_best)
 
 
-def _faster(witness: Estimate, request: PlanRequest, seconds: float) -> tuple[Estimate, bool]:
+def _faster(witness: Estimate, request: PlanRequest, quick_s: float, seconds: float) -> tuple[Estimate, bool]:
     from planner.explain.leanest import quick_plan
     from planner.solver import solve, uninterrupted
 
-    quick = quick_plan(request, QUICK_S)
+    quick = quick_plan(request, quick_s)
     best = witness if quick is None or quick.step_time_s > witness.step_time_s else quick
     if seconds <= 0:
         return best, False

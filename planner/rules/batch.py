@@ -26,6 +26,7 @@ def _nearest_batches(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     return {
         "batch": str(low) if high == low else f"{low} to {high}",
         "replicas": counted(replicas, "replica"),
+        "over_replicas": f" over {replicas} replicas" if replicas > 1 else "",
         "micro_batches": counted(plan.num_microbatches, "micro-batch", "es"),
         "by_replicas": _around(low, replicas),
         "by_micro_step": _around(low, micro_step),
@@ -49,7 +50,7 @@ def replicas_divide_the_global_batch(request: PlanRequest, data_parallel: Column
 def micro_batch_divides_the_replica_batch(
     request: PlanRequest, micro_batch: Column, data_parallel: Column
 ) -> Column:
-    """A global batch of {batch} sequences over {replicas} does not split into
+    """A global batch of {batch} sequences{over_replicas} does not split into
     micro-batches of {micro_batch} (nearest batch: {by_micro_step}).
     """
     return _fits_a_batch(request, np.asarray(micro_batch) * data_parallel)

@@ -25,7 +25,12 @@ from planner.solver.space import candidate_values
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
-DEFINITIONS = {"pipelines_and_only_pipelines_have_a_schedule": "schedule"}
+DEFINITIONS = {
+    "pipelines_and_only_pipelines_have_a_schedule": "schedule",
+    "unsharded_state_has_no_shard_group": "shard_group_size",
+    "sequence_parallelism_needs_tensor_ranks": "sequence_parallel",
+    "rank_order_has_two_axes_to_order": "rank_order",
+}
 """Rules that say what words mean, and the field whose pin makes them a matter of what the user said."""
 OF_THE_JOB = {rule.name for rule in (*CLUSTER_RULES, *BATCH_RULES)}
 """Rules about the machine and the batch: a conflict that holds without them says more."""
@@ -137,6 +142,12 @@ def _domains(request: PlanRequest) -> dict[str, list[Any]]:
     """Every value that a field could take, and those that the user asks for even where they cannot be."""
     free = request.model_copy(update={"pins": ()})  # what is pinned is a rule here, not the domain
     domains = {field: list(values) for field, values in candidate_values(free).items()}
+    experts = [pin for pin in request.pins if pin.field == "expert_parallel"]
+    domains["expert_parallel"] = [  # others differ in nothing but that they do not divide the experts
+        count
+        for count in domains["expert_parallel"]
+        if max(request.model.num_experts, 1) % count == 0 or any(pin.admits(count) for pin in experts)
+    ]
     for pin in request.pins:
         if pin.field in domains:
             ends = (value for value in (pin.minimum, pin.maximum) if value is not None)
