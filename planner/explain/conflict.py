@@ -68,6 +68,8 @@ class Conflict:
     relaxations: tuple[Relaxation, ...] = ()
     least_memory: Estimate | None = None
     """The plan that needs the least memory, where memory is part of the conflict."""
+    least_host: Plan | None = None
+    """The plan that needs the least host memory, where that is part of the conflict."""
     hopeless: tuple[str, ...] = ()
     """Kinds of change that alone do not help, one sentence each."""
     unsettled: tuple[str, ...] = ()
@@ -121,7 +123,7 @@ def explain_conflict(
     else:
         found = _memory_conflict(request, time.monotonic() + seconds)
     leanest = found.least_memory.plan if found.least_memory else None
-    relaxed = relaxations(request, found.names, seconds, leanest, frameworks, without_pins)
+    relaxed = relaxations(request, found.names, seconds, leanest, frameworks, without_pins, found.least_host)
     return replace(found, relaxations=relaxed.found, hopeless=relaxed.hopeless)
 
 
@@ -163,12 +165,11 @@ def _memory_conflict(request: PlanRequest, deadline: float) -> Conflict:
             unsettled.append(name)
     named = {rule.name: rule for rule in (*RULES, *pin_rules(request))}
     members = []
+    host = least_host_plan(request, deadline) if HOST in kept else None
     for name in kept:
         # Limits that were lifted later can make a plan possible that breaks this one less.
-        if name == HOST:
-            witness = least_host_plan(request, deadline)
-        if name != HOST or witness is None:
-            witness = _any_plan(lifted(smallest, name), deadline).witness
+        witness = host if name == HOST else None
+        witness = witness or _any_plan(lifted(smallest, name), deadline).witness
         members.append(_member(named[name], witness, request, _asked(request, kept)))
     names = [*kept, *unsettled]
     ours = request.model_copy(
@@ -183,7 +184,7 @@ def _memory_conflict(request: PlanRequest, deadline: float) -> Conflict:
     members.append(_memory_member(least, request, named[MEMORY], others))
     members.sort(key=lambda member: _place(member.rule, request))
     words = tuple(LIMIT_WORDS.get(name, name.removeprefix(PIN)) for name in unsettled)
-    return Conflict(tuple(members), least_memory=asked.plan, unsettled=words)
+    return Conflict(tuple(members), least_memory=asked.plan, least_host=host, unsettled=words)
 
 
 def _limits(request: PlanRequest) -> list[str]:

@@ -14,6 +14,7 @@ from planner.spec import Plan, PlanRequest
 
 FILLED = "ranks_fill_the_cluster"
 BUBBLE = "bubble_stays_within_budget"
+EXPERTS = "expert_ranks_divide_the_replicas"
 RANKS = {
     "tensor_parallel": "tensor",
     "context_parallel": "context",
@@ -29,7 +30,7 @@ MOST_NAMED = 8
 def plainest(plan: Plan, rule: Rule, request: PlanRequest, asked: Set[str]) -> Plan:
     """The plan with settings that nobody asked for at their plainest, as long as it still breaks the rule."""
     for field in (field for field in rule.scope if field not in asked):
-        for value in _plain_values(field, request):
+        for value in _plain_values(field, rule, request):
             plainer = plan.model_copy(update={field: value})
             if not rule.admits(plainer, request):
                 plan = plainer
@@ -37,12 +38,14 @@ def plainest(plan: Plan, rule: Rule, request: PlanRequest, asked: Set[str]) -> P
     return plan
 
 
-def _plain_values(field: str, request: PlanRequest) -> Sequence[Any]:
+def _plain_values(field: str, rule: Rule, request: PlanRequest) -> Sequence[Any]:
     words = {"schedule": ("none", "1f1b"), "recompute": ("none",), "offload": ("none",)}
     if field in words:
         return words[field]
     if field == "num_microbatches":
-        return (request.workload.global_batch,)
+        return (request.workload.global_batch,) if rule.name == BUBBLE else ()
+    if field == "data_parallel" and rule.name == EXPERTS:
+        return (request.cluster.num_gpus,)
     return (1,) if field in (*RANKS, *OTHER_COUNTS) else ()
 
 

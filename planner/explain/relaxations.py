@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HOST = "offloaded_state_fits_in_host_memory"
 MOST_NAMED = 4
 """Accelerators or frameworks that a sentence names."""
-HOST_PROBES, CLOSE = 6, 1.02
+HOST_PROBES, CLOSE = 6, 1.05
 """Sizes of host memory that are tried, until two of them are so close."""
 ENDLESS_BYTES = 1e18
 """More memory than any plan needs."""
@@ -96,6 +96,7 @@ def relaxations(
     leanest: Plan | None = None,
     frameworks: Sequence[FrameworkProfile] = (),
     without_pins: Estimate | None = None,
+    host: Plan | None = None,
 ) -> Relaxed:
     """Try every kind of change that touches the conflict; keep the smallest of each that works.
 
@@ -113,9 +114,11 @@ def relaxations(
         Frameworks that could be used instead.
     without_pins
         The best plan of the request without its pins, where it is known.
+    host
+        The plan that needs the least host memory, where that is part of the conflict.
     """
     deadline = time.monotonic() + seconds
-    found = [*_more_memory(request, conflict, leanest), *_more_host_memory(request, conflict, deadline)]
+    found = [*_more_memory(request, conflict, leanest), *_more_host_memory(request, host)]
     failed: list[tuple[Ladder, bool]] = []
     if MEMORY in conflict and leanest is None:
         failed.append((_endless_memory(request), True))
@@ -271,11 +274,8 @@ def _endless_memory(request: PlanRequest) -> Ladder:
     return Ladder("hbm", (step,), lambda step: step, "more HBM")
 
 
-def _more_host_memory(request: PlanRequest, conflict: Sequence[str], deadline: float) -> Iterator[_Working]:
+def _more_host_memory(request: PlanRequest, witness: Plan | None) -> Iterator[_Working]:
     """The host memory that a plan with an offloaded optimizer needs."""
-    if HOST not in conflict:
-        return
-    witness = least_host_plan(request, deadline)
     if witness is None:
         return
     needed = math.ceil(host_bytes_per_node(witness, request) / 1e9) * 1e9

@@ -62,8 +62,8 @@ def refine(
     deadline
         When to stop, by ``time.monotonic``. [s]
 
-    Where all chunks recompute the same number of layers, each number is a model of its own, until one more
-    does not make room for any further load: from there on layouts only get slower.
+    Where all chunks recompute the same number of layers, each number is a model of its own, unless it does
+    not make room for any further load: then its layouts are only slower.
     """
     loads = (pair_loads if price.schedule in BIDIRECTIONAL else rank_loads)(price, worth_s)
     best: float = worth_s
@@ -77,7 +77,7 @@ def refine(
     for first in _firsts(price, loads):
         before, fitting = fitting, [_with_first(rows, first, price.v) for rows in loads]
         if fitting == before:
-            break
+            continue
         if not all(fitting) or _room(fitting) < price.request.model.num_layers:
             continue
         found = _search(StageModel(price, fitting, worth_s, first), price, best, deadline)
