@@ -154,7 +154,7 @@ def test_the_leanest_plan_needs_no_more_than_any_plan_and_no_less_than_the_bound
     assert all(found.plan.peak_memory_bytes <= plan.peak_memory_bytes for plan in fastest)
 
 
-@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed", "nemo"])
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed", "nemo", "deepseek"])
 def test_the_bounds_are_below_the_price_of_every_setting(tiny_moe: PlanRequest, framework: str) -> None:
     """Of the setting itself, and of all settings of later tables (whose state needs more)."""
     request = tiny_moe.model_copy(update={"framework": load_framework(framework)})
