@@ -100,8 +100,8 @@ def test_definitions_are_no_members(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             {**SEVENTY, "framework": "deepspeed", "zero": "3", "pp": "4"},
-            "You asked for --zero 3 and --pp 4, but ZeRO-3 does not go with 4 pipeline ranks in deepspeed (with "
-            "a pipeline: 0, 1).",
+            "You asked for --zero 3 and --pp 4, but ZeRO-3 does not go with 4 pipeline ranks in deepspeed "
+            "(with a pipeline: 0, 1).",
         ),
         (
             {**SEVENTY, "framework": "accelerate", "pp": "4"},
