@@ -30,7 +30,7 @@ MOST_NAMED = 8
 def plainest(plan: Plan, rule: Rule, request: PlanRequest, asked: Set[str]) -> Plan:
     """The plan with settings that nobody asked for at their plainest, as long as it still breaks the rule."""
     for field in (field for field in rule.scope if field not in asked):
-        for value in _plain_values(field, rule, request):
+        for value in _plain_values(field, plan, rule, request):
             plainer = plan.model_copy(update={field: value})
             if not rule.admits(plainer, request):
                 plan = plainer
@@ -38,8 +38,10 @@ def plainest(plan: Plan, rule: Rule, request: PlanRequest, asked: Set[str]) -> P
     return plan
 
 
-def _plain_values(field: str, rule: Rule, request: PlanRequest) -> Sequence[Any]:
-    words = {"schedule": ("none", "1f1b"), "recompute": ("none",), "offload": ("none",)}
+def _plain_values(field: str, plan: Plan, rule: Rule, request: PlanRequest) -> Sequence[Any]:
+    if field == "schedule" and plan.pipeline_parallel > 1:
+        return ("1f1b",) if "1f1b" in request.framework.limits.schedules else ()
+    words = {"schedule": ("none",), "recompute": ("none",), "offload": ("none",)}
     if field in words:
         return words[field]
     if field == "num_microbatches":

@@ -114,7 +114,7 @@ def test_lean_layouts_are_layouts_of_the_framework(tiny_dense: PlanRequest, fram
 
 
 def test_accelerators_of_the_same_vendor_are_named_first() -> None:
-    request = question({"model": "llama-3-70b", "hardware": "tpu-v5e", "gpus": 16})
+    request = question({"model": "llama-3-70b", "hardware": "tpu-v5e", "gpus": 16, "tp": "8"})
     plan = leanest(request, 10).plan
     assert plan is not None
     hbm = next(each for each in relaxations(request, (MEMORY,), 0, plan.plan).found if each.kind == "hbm")
@@ -154,7 +154,8 @@ def test_what_is_not_enough_is_said_once() -> None:
 
 def test_a_number_of_recomputed_layers_that_makes_no_room_is_not_the_last() -> None:
     """70B over 5 stages of 16 GB chips: only a stage of 17 layers, all recomputed, holds enough."""
-    request = question({"model": "llama-3-70b", "hardware": "tpu-v5e", "gpus": 40, "global_batch": 512})
+    machine: dict[str, Any] = {"hardware": "tpu-v5e", "gpus": 40, "framework": "megatron"}
+    request = question({"model": "llama-3-70b", "global_batch": 512, **machine})
     best = solve(request, top=1).best
     assert best is not None
     assert best.fits
