@@ -144,10 +144,10 @@ def ladders(
         yield _batches(request)
     if FILLED in touches:
         yield from _idle(request)
-    if frameworks and touches & OF_FRAMEWORKS:
-        yield _frameworks(request, frameworks)
     if memory:
         yield from _leaner_training(request)
+    if frameworks and touches & OF_FRAMEWORKS:
+        yield _frameworks(request, frameworks)  # last: there are many, each a space of its own
 
 
 def _pins(request: PlanRequest, conflict: Sequence[str]) -> Iterator[Ladder]:
