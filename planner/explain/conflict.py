@@ -237,5 +237,5 @@ def _leanest(request: PlanRequest, deadline: float) -> Leanest:
 
 LIFTED_S = 2.0
 """So long is looked for a plan without one of the limits. [s]"""
-LEAST_S = 1.0
+LEAST_S = 4.0
 """The leanest plan is looked for at least so long."""
