@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from planner.cost.words import memory_words, plan_words, time_words
+from planner.cost.words import memory_words, time_words
 from planner.explain.changes import with_hbm
+from planner.explain.ladders import BUBBLE, DOMAIN
 from planner.explain.loss import loss_phrase
+from planner.explain.optimum import better_answer
+from planner.explain.side_words import described
+from planner.rules import TABULAR_RULES, Rule
+from planner.rules.user import pin_rule
+from planner.solver.space import FIELDS
 from planner.spec import PlanRequest
 from planner.units import format_bytes, format_seconds
 
@@ -15,6 +21,7 @@ if TYPE_CHECKING:
 
 TIGHT_MEMORY = 0.1
 """Memory is called tight when less than this fraction is free."""
+_RULES = {rule.name: rule for rule in TABULAR_RULES}
 TIGHT_BUBBLE = 0.8
 """The bubble budget is called tight when more than this fraction of it is used."""
 
@@ -44,34 +51,46 @@ def bubble_fraction(estimate: Estimate) -> float:
 
 
 def price_of_limits(best: Estimate, request: PlanRequest, seconds: float = 10.0) -> list[str]:
-    """Lift one limit at a time and search again: what each of them costs."""
-    from planner.solver import solve, uninterrupted
+    """Lift one limit at a time and search again: what each of them costs.
 
+    Parameters
+    ----------
+    seconds
+        Time limit of each search. [s]
+
+    Notes
+    -----
+    Lifting a limit forbids nothing, so that the plan stays unless another one beats it by more than 1 %.
+    """
     found = []
-    for words, lifted in lifted_requests(request):
-        other = uninterrupted(solve(lifted, top=1, time_limit_s=seconds)).best
+    for words, lifted, rule in lifted_requests(request):
+        other = better_answer(best, lifted, seconds, None if rule is None else (rule, request))
         if other is None:
-            continue
-        if other.step_time_s < best.step_time_s * (1 - 1e-6):
-            found.append(
-                f"{words} the best plan would be {plan_words(other.plan)}: {loss_phrase(best, other)}."
-            )
-        else:
             found.append(f"{words} the plan would stay.")
+        else:
+            loss = loss_phrase(best, other, request.goal)
+            found.append(f"{words} the best plan would be {described(other.plan)}: {loss}.")
     return found
 
 
-def lifted_requests(request: PlanRequest) -> list[tuple[str, PlanRequest]]:
-    """Requests with one limit lifted, and how to say it."""
-    found: list[tuple[str, PlanRequest]] = [("With twice the HBM", with_hbm(request, 2.0))]
-    if request.max_bubble is not None:
-        found.append(("Without a bubble budget", request.model_copy(update={"max_bubble": None})))
-    if not request.allow_tensor_parallel_across_nodes:
+def lifted_requests(request: PlanRequest) -> list[tuple[str, PlanRequest, Rule | None]]:
+    """How to say that one limit is lifted, the request without it, and its rule if it is one over fields."""
+    found: list[tuple[str, PlanRequest, Rule | None]] = []
+    if request.goal != "memory":
+        found.append(("With twice the HBM", with_hbm(request, 2.0), None))
+    if request.max_bubble is not None and request.cluster.num_gpus > 1:
+        free = request.model_copy(update={"max_bubble": None})
+        found.append(("Without a bubble budget", free, _RULES[BUBBLE]))
+    crosses = request.cluster.num_gpus > request.cluster.nvlink_domain
+    if crosses and not request.allow_tensor_parallel_across_nodes:
         wider = request.model_copy(update={"allow_tensor_parallel_across_nodes": True})
-        found.append(("With tensor parallelism allowed across nodes", wider))
+        found.append(("With tensor parallelism allowed across nodes", wider, _RULES[DOMAIN]))
     for pin in request.pins:
         others = tuple(other for other in request.pins if other != pin)
-        found.append((f"Without {pin.option}", request.model_copy(update={"pins": others})))
+        # without a pin on recompute, fewer layers may be recomputed than with it
+        is_over_fields = pin.field in FIELDS and pin.field != "recompute"
+        rule = pin_rule(pin) if is_over_fields else None
+        found.append((f"Without {pin.option}", request.model_copy(update={"pins": others}), rule))
     return found
 
 

@@ -87,8 +87,10 @@ def _signed_bytes(value: float) -> str:
     return f"{'+' if value >= 0 else '-'}{format_bytes(abs(value))}"
 
 
-def amount(best: Estimate, other: Estimate) -> str:
-    """The other plan's loss alone: ``+38.0 %``."""
+def amount(best: Estimate, other: Estimate, goal: str = "step-time") -> str:
+    """The other plan's loss alone: ``+38.0 %``, or ``+1.2 GB`` under the goal of least memory."""
+    if goal == "memory":
+        return _signed_bytes(other.peak_memory_bytes - best.peak_memory_bytes)
     change = percent(best, other)
     return "equally fast" if abs(change) < 0.05 else f"{change:+.1f} %"
 
@@ -107,15 +109,6 @@ def pace_words(first: Estimate, second: Estimate) -> str:
     if ours == 0.0:
         return "; a rank with the embedding or the loss sets the pace"
     return "; a rank without embedding and loss sets the pace" if theirs == 0.0 else ""
-
-
-def memory_phrase(estimate: Estimate, usable_bytes: float) -> str:
-    """What a plan needs against what there is: ``needs 96.1 GB on pipeline rank 0 (85.5 GB usable)``."""
-    where = f" on pipeline rank {estimate.worst_stage}" if len(estimate.stages) > 1 else ""
-    total = estimate.peak_memory_bytes
-    largest = sorted(estimate.stages[estimate.worst_stage].as_dict().items(), key=lambda item: -item[1])[:3]
-    parts = ", ".join(f"{memory_words(name)} {format_bytes(value)}" for name, value in largest)
-    return f"needs {format_bytes(total)}{where} ({format_bytes(usable_bytes)} usable; {parts})"
 
 
 def _signed(seconds: float) -> str:

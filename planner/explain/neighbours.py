@@ -42,7 +42,7 @@ def neighbour_values(plan: Plan, field: str, request: PlanRequest) -> tuple[Any,
     is no other on that side: then the rule is what ends the range.
     """
     here = int(getattr(plan, field))
-    values = _candidates(plan, field, request)
+    values = candidates(plan, field, request)
     alone = [rule for rule in TABULAR_RULES if rule.scope == (field,)]
     admitted = set(np.asarray(values)[mask(alone, request, {field: np.asarray(values)})].tolist())
     below = [value for value in values if value < here]
@@ -52,7 +52,8 @@ def neighbour_values(plan: Plan, field: str, request: PlanRequest) -> tuple[Any,
     return (lower[-1] if lower else None), (higher[0] if higher else None)
 
 
-def _candidates(plan: Plan, field: str, request: PlanRequest) -> list[int]:
+def candidates(plan: Plan, field: str, request: PlanRequest) -> list[int]:
+    """Values of a numeric field that divide what they split, ascending; rules may refuse some of them."""
     if field == "zero_stage":
         return list(range(4))
     if field == "virtual_stages":
@@ -121,8 +122,10 @@ def why_unchanged(plan: Plan, field: str, value: Any, request: PlanRequest) -> s
     sizes = {key: value if key == field else getattr(plan, key) for key in degrees}
     gpus = plan.num_gpus if request.allow_idle else request.cluster.num_gpus
     replicas, rest = divmod(gpus, math.prod(sizes.values()))
+    said = ", ".join(f"{degrees[key]}={size}" for key, size in sizes.items() if key != field)
+    if replicas == 0:
+        return f"{name} does not go with {said}: they need {math.prod(sizes.values())} GPUs, there are {gpus}"
     if rest:
-        said = ", ".join(f"{degrees[key]}={size}" for key, size in sizes.items() if key != field)
         return f"{name} does not go with {said}: {gpus} GPUs do not divide by their product"
     batch = _batch(plan, request)
     if replicas > batch:

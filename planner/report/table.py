@@ -201,15 +201,14 @@ def _indented(rows: list[tuple[str, ...]]) -> str:
 
 
 def answer_text(answer: Answer, *, only_why: bool = False) -> str:
-    """The whole answer of the main job, as text; with ``only_why`` the first plan and its reasons alone."""
+    """The whole answer of the main job, as text; with ``only_why`` the plans and reasons alone."""
     request, result = answer.request, answer.result
     parts = [paragraph(headline(request)), ""]
     if result.best is None:
         parts.append(_nothing_text(answer))
     else:
         full = f"Plan 1 in full: {full_words(result.plans[0].plan, request)}."
-        shown = result.plans[:1] if only_why else result.plans
-        parts += [ranking(shown, request), "", paragraph(full), "", *_plan_parts(answer, only_why)]
+        parts += [ranking(result.plans, request), "", paragraph(full), "", *_plan_parts(answer, only_why)]
     parts.append(section("Assumed", bullets(request.assumptions)))
     parts.append(paragraph(proof_line(result, request)))
     return "\n".join(parts)

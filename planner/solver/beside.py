@@ -52,6 +52,9 @@ class _BelowSearch(Search):
     def _first_plans(self) -> None:
         pass
 
+    def _refined_below_us(self, entry: Entry) -> int:
+        return self._standings.limit_us
+
     def _rank(self) -> list[Entry]:
         priced = [entry for entry in self._entries if entry.plan is not None]
         return sorted(

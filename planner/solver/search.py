@@ -21,7 +21,7 @@ from planner.solver.deadline import OutOfTime
 from planner.solver.entry import SHARED, Entry
 from planner.solver.evaluate import evaluate
 from planner.solver.layouts import near_even
-from planner.solver.limits import FAMILY
+from planner.solver.limits import FAMILY, Family
 from planner.solver.master import Master
 from planner.solver.preference import NEVER, WEIGHTED_GOALS, goal_weight, least_simplicity, simplicity
 from planner.solver.price import Known, SettingPrice
@@ -88,7 +88,7 @@ class Search:
         self._passed: list[int] = []
         self._known = Known()
         self._alike: defaultdict[int, list[Entry]] = defaultdict(list)
-        self._in_vain_by_work: defaultdict[tuple[int, ...], list[Loads]] = defaultdict(list)
+        self._in_vain_by_work: defaultdict[tuple[tuple[int, ...], Family], list[Loads]] = defaultdict(list)
         self._stopped = False
         self.was_interrupted = False
 
@@ -142,8 +142,15 @@ class Search:
 
         One that was put aside is among them: what its balanced layout takes at least says nothing of others.
         """
-        best = self._standings.best_us
-        return [entry for entry in self._entries if not entry.exhaustive and entry.bound_us < best]
+        return [
+            entry
+            for entry in self._entries
+            if not entry.exhaustive and entry.bound_us < self._refined_below_us(entry)
+        ]
+
+    def _refined_below_us(self, entry: Entry) -> int:
+        """Below which price the layouts of a setting that were not looked at matter."""
+        return self._standings.best_us
 
     def _refine(self) -> None:
         """Search all layouts of the settings that could still be the best, most promising first.
@@ -155,7 +162,7 @@ class Search:
         for entry in entries:
             entry.values = entry.values or self._values(entry)
         for entry in sorted(entries, key=lambda entry: (entry.bound_us, -entry.values["shard_group_size"])):
-            best = self._standings.best_us
+            best = self._refined_below_us(entry)
             if self._stopped or entry.bound_us >= best or given_up == MOST_OPEN:
                 return
             if time.monotonic() > self._deadline:
@@ -169,7 +176,7 @@ class Search:
         weight = self._weight(entry)
         most = FAR_ABOVE * entry.bound_us * price.p + 1
         worth_s = min(best_us, most) * MICROSECOND_S / weight
-        in_vain = self._in_vain_by_work[self._shared(entry)] if best_us < NEVER else None
+        in_vain = self._in_vain_by_work[self._shared(entry), entry.family] if best_us < NEVER else None
         found = refine(price, worth_s, in_vain, self._deadline)
         entry.bound_us = max(entry.bound_us, int(microseconds_down(found.bound_s * weight)))
         if found.layout is not None:
@@ -340,10 +347,9 @@ class Search:
 
     def _add(self, found: Candidates, new: Index) -> None:
         """Let new candidates wait."""
-        columns = [found.rows.values(name).tolist() for name in FAMILY]
         bounds = microseconds_down(found.bound_s * goal_weight(found.rows, self._request)).tolist()
         scores = least_simplicity(found.rows).tolist()
-        families = zip(*columns, strict=True)
+        families = self._families(found.rows)
         alike = found.rows.key(ALIKE).tolist()
         every = list(zip(bounds, families, scores, alike, strict=True))
         for index in new.tolist():
@@ -352,6 +358,10 @@ class Search:
             entry = Entry(found, index, bound, family, score, bound, key)
             self._entries.append(entry)
             self._alike[key].append(entry)
+
+    def _families(self, rows: Rows) -> list[Family]:
+        """Of which plans each setting is a variant."""
+        return list(zip(*(rows.values(name).tolist() for name in FAMILY), strict=True))
 
     def _price(self, entry: Entry) -> None:
         entry.values = self._values(entry)

@@ -33,6 +33,8 @@ FIELDS = (
 """Plan fields that a setting fixes."""
 DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
 """Their product is the GPUs of a plan."""
+MEANT_WITHIN = {"sequence_parallel": "tensor_parallel", "context_parallel_kind": "context_parallel"}
+"""Fields that say how a degree is run, and the degree: where that is 1 they mean nothing."""
 MOST_PAIRS = 200_000
 """Rows of one join in parts, before the rules filter them: 60 MB."""
 MOST_COMBINATIONS = 2_000_000
