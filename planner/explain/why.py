@@ -190,9 +190,11 @@ def _without_pipeline(wording: Wording) -> Reason:
     known = next((other for other in wording.ranked if other.plan.pipeline_parallel == 1), None)
     parts = [] if known is None else [f"the best is {wording.named(known)}"]
     stages = [stage for stage in request.framework.limits.zero_stages if stage >= best.plan.zero_stage]
-    for side in without_pipeline(best, request, stages if known is None else stages[:1]):
-        if known is None or (side.plan is not None and side.plan != known.plan):
-            parts.append(wording.alone(side, "" if side.plan is None else plan_words(side.plan)))
+    parts += [
+        wording.alone(side, "" if side.plan is None else plan_words(side.plan))
+        for side in without_pipeline(best, request, stages if known is None else stages[:1])
+        if known is None or (side.plan is not None and side.plan != known.plan)
+    ]
     return Reason(
         "pipeline_parallel", best.plan.pipeline_parallel, (), f"Without a pipeline: {'; '.join(parts)}."
     )
