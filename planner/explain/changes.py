@@ -14,12 +14,13 @@ class Parameter:
     """A number of the problem that can be scaled.
 
     ``scaled`` returns the request with the number multiplied (None where that makes no sense), ``value`` says
-    the number in words.
+    the number in words. ``admits_more``: with more of it many more plans fit.
     """
 
     name: str
     scaled: Callable[[PlanRequest, float], PlanRequest | None]
     value: Callable[[PlanRequest], str]
+    admits_more: bool = False
 
     @property
     def article(self) -> str:
@@ -150,7 +151,9 @@ def _network_words(request: PlanRequest) -> str:
 
 
 PARAMETERS: tuple[Parameter, ...] = (
-    Parameter("HBM", with_hbm, lambda request: format_bytes(request.cluster.usable_hbm_bytes)),
+    Parameter(
+        "HBM", with_hbm, lambda request: format_bytes(request.cluster.usable_hbm_bytes), admits_more=True
+    ),
     Parameter("fast-domain bandwidth", with_domain_rate, _domain_words),
     Parameter("network bandwidth", with_network_rate, _network_words),
     Parameter("global batch", with_batch, lambda request: f"{request.workload.global_batch} sequences"),

@@ -11,6 +11,7 @@ import os
 from planner.solver.entry import Entry
 from planner.solver.preference import NEVER, simplicity
 from planner.solver.result import Estimate
+from planner.solver.rounds import Rounds
 from planner.solver.scale import microseconds_up
 from planner.solver.search import Search
 from planner.solver.standings import Standings
@@ -43,6 +44,7 @@ class _BelowSearch(Search):
         self, request: PlanRequest, limit_s: float, time_limit_s: float, near: float, enough: bool
     ) -> None:
         super().__init__(request, 1, time_limit_s, os.cpu_count() or 1, None, enough)
+        self._rounds = Rounds(self._scan, request, limit_s)
         self._standings = _Below(min(int(microseconds_up(limit_s)), NEVER), near)
 
     @property

@@ -28,16 +28,23 @@ first plans of the other ranks are rarely good."""
 
 
 class Rounds:
-    """The scan of one search, round after round."""
+    """The scan of one search, round after round.
 
-    def __init__(self, scan: Scan, request: PlanRequest) -> None:
+    Parameters
+    ----------
+    threshold_s
+        The first round takes work rows up to so much, or so many as it may: where a limit is known from the
+        start, all below it. [s]
+    """
+
+    def __init__(self, scan: Scan, request: PlanRequest, threshold_s: float = 0.0) -> None:
         self._scan = scan
         self._most_rows = FIRST_ROWS
         if request.allow_idle or request.workload.global_batch_max is not None:
             self._most_rows = OPEN_ROWS
         self._is_weighted = request.goal in WEIGHTED_GOALS
         self._next_row = 0
-        self._threshold_s = 0.0
+        self._threshold_s = threshold_s
         self._postponed: list[tuple[int, int, int]] = []
 
     @property
