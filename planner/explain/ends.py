@@ -25,6 +25,8 @@ def end_words(plan: Plan, field: str, sides: Sequence[Side], request: PlanReques
     sides
         The alternatives that are told.
     """
+    if field == "micro_batch":
+        return _whole_share(plan, sides)
     if field not in DEGREES:
         return []
     values = np.asarray(candidates(plan, field, request))
@@ -38,12 +40,23 @@ def end_words(plan: Plan, field: str, sides: Sequence[Side], request: PlanReques
         return []
     name = setting_words(field, most)
     if beyond is None:
-        return [f"{name} is {_all_words(field, request)}"] if most > 1 and told <= most == here else []
+        return [f"{name} is {_all_words(field, request)}"] if most == here > 1 else []
     changed = plan.model_copy(update={field: beyond})
     broken = next((rule for rule in alone if not rule.admits(changed, request)), None)
     if broken is None:
         return [f"{name} is the most: the model has {request.model.num_layers} layers"]
     return [f"{name} is the most: {lower_first(broken.broken_sentence(changed, request))}"]
+
+
+def _whole_share(plan: Plan, sides: Sequence[Side]) -> list[str]:
+    """That a micro-batch is all that a replica trains."""
+    if (
+        plan.micro_batch == 1
+        or plan.num_microbatches > 1
+        or any(side.value > plan.micro_batch for side in sides)
+    ):
+        return []
+    return [f"b={plan.micro_batch} is the most: a replica trains no more sequences"]
 
 
 def _whole(field: str, request: PlanRequest) -> int:

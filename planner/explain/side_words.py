@@ -79,11 +79,10 @@ class Wording:
         found = side.optimum
         if found is None or found.best is None:
             return self._nothing(side, name)
-        word = "leaner" if self.request.goal == "memory" else "faster"
         if side.is_legal and side.estimate is not None and self._is_no_better(found.best, side.estimate):
-            by = "" if self.request.goal == "memory" else " by 1 %"
-            searched = "" if found.is_proven else " among those found in the time given"
-            return f"; nothing with {name} is {word}{by}{searched}"
+            beats = "is leaner" if self.request.goal == "memory" else "beats that by 1 %"
+            searched = "" if found.is_proven else " among what was found in the time given"
+            return f"; nothing with {name} {beats}{searched}"
         best = "best plan" if found.is_proven else "best plan found in the time given"
         return f"; the {best} with {name} is {self.named(found.best, f'that with {name}')}"
 

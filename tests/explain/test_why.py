@@ -20,11 +20,11 @@ from planner.explain.changes import (
 )
 from planner.explain.compare import Comparison, compare
 from planner.explain.leanest import leanest
-from planner.explain.loss import loss_phrase, time_differences
+from planner.explain.loss import amount, loss_phrase, time_differences
 from planner.explain.neighbours import adapted, changed, neighbour_values, why_unchanged
 from planner.explain.optimum import RANKED_FIELDS, Ranking, better_answer, better_plan, conditional_optima
 from planner.explain.sensitivity import sensitivity_of
-from planner.explain.side_words import described
+from planner.explain.side_words import Wording, described
 from planner.explain.why import reasons
 from planner.report.table import answer_text, comparison_text
 from planner.request import read_pins
@@ -202,13 +202,24 @@ def test_reasons_name_the_rule_and_its_numbers(tiny_dense: PlanRequest) -> None:
 
 
 def test_resolved_reasons_are_no_better_than_the_optimum(tiny_dense: PlanRequest) -> None:
-    best = solve(tiny_dense, top=1).best
+    """No best plan with another value beats the best one by more than simplicity may cost."""
+    request = vary(tiny_dense, limits={"schedules": ("none", "1f1b"), "offloads": ("none",)})
+    request = request.model_copy(update={"cluster": toy_cluster(4)})
+    best = solve(request, top=1).best
     assert best is not None
-    for reason in reasons(best, tiny_dense, resolve=True, seconds=5):
-        for side in reason.sides:
-            other = side.optimum.best if side.optimum is not None else None
-            assert side.optimum is not None
-            assert other is None or other.step_time_s >= best.step_time_s / 1.01
+    for side in (side for reason in reasons(best, request, resolve=True, seconds=5) for side in reason.sides):
+        assert side.optimum is not None
+        assert side.optimum.best is None or side.optimum.best.step_time_s >= best.step_time_s / 1.01
+
+
+def test_a_plan_that_is_named_again_is_not_spelled_out(tiny_dense: PlanRequest, plan: Plan) -> None:
+    wide = evaluate(complete({"tensor_parallel": 4}, tiny_dense), tiny_dense)
+    best = evaluate(plan, tiny_dense)
+    wording = Wording(best, tiny_dense)
+    first, again = (wording.named(wide, later) for later in ("that with t=4", "that with p=1"))
+    assert first == f"{described(wide.plan)}: {loss_phrase(best, wide)}"
+    assert again == f"that with t=4 ({amount(best, wide)})"
+    assert Wording(best, tiny_dense, (best, wide)).named(wide) == f"plan 2: {loss_phrase(best, wide)}"
 
 
 def test_answer_and_its_text(tiny_dense: PlanRequest) -> None:
@@ -288,6 +299,17 @@ def test_where_nothing_with_a_setting_fits_the_leanest_plan_is_told(tiny_dense: 
     found_reasons = reasons(best, small, resolve=True, seconds=5)
     recompute = next(each for each in found_reasons if each.field == "recompute")
     assert f"no legal plan with recompute none fits: {found.why_none}" in recompute.sentence
+
+
+def test_the_end_of_the_range_of_a_degree_is_told(tiny_dense: PlanRequest, plan: Plan) -> None:
+    """8 GPUs in nodes of 4 and 4 layers: t=8 would leave the node, p=8 has more ranks than layers."""
+    tensor, pipeline = (reason.sentence for reason in reasons(evaluate(plan, tiny_dense), tiny_dense)[:2])
+    assert "t=4 is the most: 8 tensor ranks do not fit evenly into the fast domain of 4" in tensor
+    assert pipeline.endswith("p=4 is the most: the model has 4 layers.")
+    whole = complete({"tensor_parallel": 4, "micro_batch": 8}, tiny_dense)
+    words = {reason.field: reason.sentence for reason in reasons(evaluate(whole, tiny_dense), tiny_dense)}
+    assert "t=4 is the most" not in words["tensor_parallel"]  # t=8, the next one, is told to be refused
+    assert words["micro_batch"].endswith("b=8 is the most: a replica trains no more sequences.")
 
 
 def test_a_lifted_limit_is_answered_as_the_solver_would(tiny_dense: PlanRequest) -> None:
