@@ -98,6 +98,19 @@ def conditional_optima(
     return found
 
 
+def nearly_optimal(request: PlanRequest, asked: Asked, known: Estimate, seconds: float) -> Optimum:
+    """Find a plan with one setting fixed that no other beats by more than 1 %, in less time.
+
+    Parameters
+    ----------
+    known, seconds
+        As for ``conditional_optima``.
+    """
+    pinned = _pinned(request, *asked)
+    found = _near(pinned, known, seconds)
+    return _alone(pinned, seconds, is_brief=True) if found is None else Optimum(found)
+
+
 def _by_space(request: PlanRequest, asked: Sequence[Asked]) -> list[tuple[PlanRequest, list[Asked]]]:
     """Requests whose pins admit the values that are asked for, and which ones."""
     groups: dict[tuple[Pin, ...], list[Asked]] = {}
@@ -154,8 +167,8 @@ def _limited(choice: Choice, legal: Sequence[Estimate]) -> Choice:
     return replace(choice, limit_s=min(choice.limit_s, least * (1 + ROUND_OFF)))
 
 
-def _alone(request: PlanRequest, seconds: float) -> Optimum:
-    """The solver's answer to one pinned request."""
+def _alone(request: PlanRequest, seconds: float, is_brief: bool = False) -> Optimum:
+    """The solver's answer to one pinned request; a brief one does not say what the leanest plan lacks."""
     from planner.explain.answer import find
     from planner.solver import uninterrupted
 
@@ -164,16 +177,16 @@ def _alone(request: PlanRequest, seconds: float) -> Optimum:
         return Optimum(result.best, result.status == "optimal")
     if result.status != "infeasible":
         return Optimum(None, is_proven=False)
-    return Optimum(None, why_none=_why_nothing(request, seconds))
+    return Optimum(None, why_none="" if is_brief else _why_nothing(request, seconds))
 
 
 def _why_nothing(request: PlanRequest, seconds: float) -> str:
-    """The memory that the leanest plan lacks, or nothing where no setting is legal."""
+    """The memory that the leanest plan lacks, or that the rules leave no setting."""
     from planner.explain.leanest import leanest
 
     lean = leanest(request, seconds).plan
     if lean is None:
-        return ""
+        return "the rules leave none"
     usable = request.cluster.usable_hbm_bytes
     return (
         f"the leanest, {plan_words(lean.plan)}, needs {format_bytes(lean.peak_memory_bytes)} of "
@@ -193,14 +206,21 @@ def near_plan(request: PlanRequest, known: Estimate | None, seconds: float) -> E
     """
     from planner.explain.answer import find
     from planner.solver import uninterrupted
+
+    near = None if known is None else _near(request, known, seconds)
+    return uninterrupted(find(request, 1, seconds)).best if near is None else near
+
+
+def _near(request: PlanRequest, known: Estimate, seconds: float) -> Estimate | None:
+    """The best plan, within 1 %, if it is not much slower than a known one."""
     from planner.solver.beside import best_below
 
-    if known is not None and _is_plain(request):
+    if _is_plain(request):
         for factor in NEARBY:
             found = best_below(request, factor * known.step_time_s, seconds)
             if found is not None:
                 return found
-    return uninterrupted(find(request, 1, seconds)).best
+    return None
 
 
 def ranks_by_time(request: PlanRequest) -> bool:

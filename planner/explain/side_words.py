@@ -111,9 +111,8 @@ class Wording:
         found = side.optimum
         if found is not None and not found.is_proven:
             return f"; no plan with {name} was found in the time given"
-        if found is not None and found.why_none:
-            return f"; no legal plan with {name} fits: {found.why_none}"
-        return f"; no plan with {name} is legal"
+        why = f": {found.why_none}" if found is not None and found.why_none else ""
+        return f"; no legal plan with {name} fits{why}"
 
     def _ranked(self, side: Side, field: str, name: str, ranking: Ranking) -> str:
         """What the ranking already knows about the best plan with another degree."""

@@ -19,6 +19,7 @@ from planner.explain.optimum import (
     Optimum,
     Ranking,
     conditional_optima,
+    nearly_optimal,
     ranks_by_time,
 )
 from planner.explain.sentences import listed
@@ -121,8 +122,12 @@ def _optima(
             known = ranking.first_with(*each) if resolve and ranks_by_time(request) else None
             if known is not None:
                 found[each] = Optimum(known)
-            elif resolve or (ranking.proven and _is_worth_a_search(*each, ranking.plans, request)):
+            elif resolve:
                 asked.append(each)
+            elif ranking.proven and _is_worth_a_search(*each, ranking.plans, request):
+                found[each] = nearly_optimal(request, each, best, seconds)
+    if not resolve:
+        return found
     pool = [side.estimate for sides in priced.values() for side in sides if side.estimate is not None]
     pool += [] if request.robust else ranking.plans
     return found | conditional_optima(request, asked, best, pool, seconds)

@@ -22,6 +22,7 @@ from planner.solver.evaluate import evaluate
 from planner.solver.limits import Family, Limits
 from planner.solver.preference import NEVER, simplicity
 from planner.solver.result import Estimate
+from planner.solver.rounds import Rounds
 from planner.solver.scale import MICROSECOND_S, microseconds_up
 from planner.solver.search import MOST_OPEN, Search
 from planner.solver.space import MEANT_WITHIN, Rows
@@ -164,6 +165,7 @@ class _Conditional(Search):
     def __init__(self, request: PlanRequest, parts: Sequence[Part], time_limit_s: float) -> None:
         super().__init__(request, 1, time_limit_s, os.cpu_count() or 1, None)
         self._parts = parts
+        self._rounds = Rounds(self._scan, request, max(part.limit_s for part in parts))
         self._ranks = _Standings(parts, request.prefer_simple)
         self._standings = self._ranks
 
