@@ -112,10 +112,11 @@ def explain_conflict(
     without_pins
         The best plan of the request without its pins, where it is known.
     """
+    from planner.explain.leanest import has_settings
     from planner.solver.core import RuleCore
 
     core = RuleCore(request, seconds)
-    if core.conflict:
+    if not has_settings(request, seconds) and core.conflict:
         named = {rule.name: rule for rule in (*RULES, *pin_rules(request))}
         names = sorted(core.conflict, key=lambda name: _place(name, request))
         asked = _asked(request, names)
@@ -235,7 +236,7 @@ def _leanest(request: PlanRequest, deadline: float) -> Leanest:
     return leanest(request, max(deadline - time.monotonic(), LEAST_S))
 
 
-LIFTED_S = 2.0
+LIFTED_S = 1.0
 """So long is looked for a plan without one of the limits. [s]"""
 LEAST_S = 4.0
 """The leanest plan is looked for at least so long."""

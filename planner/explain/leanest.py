@@ -160,6 +160,17 @@ def _corner(request: PlanRequest) -> PlanRequest:
     return request.model_copy(update={"pins": (*request.pins, *pins)})
 
 
+def has_settings(request: PlanRequest, seconds: float) -> bool:
+    """Whether a setting was seen that the rules over fields admit; False is no proof that there is none.
+
+    Parameters
+    ----------
+    seconds
+        Time limit. [s]
+    """
+    return next(LeanSpace(request, time.monotonic() + seconds).tables(), None) is not None
+
+
 def any_plan(request: PlanRequest, seconds: float, *, search: bool = True) -> Verdict:
     """Decide whether some plan is legal and fits.
 

@@ -32,7 +32,7 @@ ENDLESS_BYTES = 1e18
 """More memory than any plan needs."""
 QUICK_SHARE, MOST_QUICK_S = 0.15, 0.5
 """Part of the time limit of the first look for a fast plan under all changes, and the most for one. [s]"""
-FASTER_SHARE = 0.15
+FASTER_SHARE = 0.1
 """Part of the time limit in which the fastest plan is searched under the first changes."""
 FASTER_CHANGES = 2
 """Changes that get so much time."""

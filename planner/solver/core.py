@@ -82,13 +82,14 @@ class RuleCore:
     def witness(self, name: str) -> Plan | None:
         """Return a setting that breaks one member of the conflict and satisfies the rest, all if it can.
 
-        Its counts are small: the numbers that a sentence quotes are then those nearest to what is legal.
+        Where the member is a rule its counts are small: the numbers that a sentence quotes are then those
+        nearest to what is legal.
         """
         wide = [other for other in self._rules if other != name]
         narrow = [other for other in (*self.conflict, *self._given) if other != name]
         for names in (wide, narrow):
             encoded = _Encoded(self._request, self._domains, [self._rules[other] for other in names])
-            values = encoded.smallest(self._time_limit_s)
+            values = encoded.setting(self._time_limit_s, smallest=not name.startswith("pin:"))
             if values is not None:
                 return Plan.model_validate({field: decode(field, value) for field, value in values.items()})
         return None
@@ -120,10 +121,11 @@ class _Encoded:
         by_index = {literal.index: name for name, literal in self._literals.items()}
         return {by_index[index] for index in solver.sufficient_assumptions_for_infeasibility()}
 
-    def smallest(self, time_limit_s: float) -> dict[str, int] | None:
-        """The setting with the smallest counts under the rules, coded, or None where they cannot all hold."""
-        counts = (field for field in self._fields if field not in CHOICES)
-        self._model.minimize(sum(COSTS.get(field, OTHER_COST) * self._fields[field] for field in counts))
+    def setting(self, time_limit_s: float, smallest: bool) -> dict[str, int] | None:
+        """A setting under the rules, coded, perhaps that with the smallest counts; None: there is none."""
+        if smallest:
+            counts = (field for field in self._fields if field not in CHOICES)
+            self._model.minimize(sum(COSTS.get(field, OTHER_COST) * self._fields[field] for field in counts))
         solver = _solver(time_limit_s)
         if solver.solve(self._model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
