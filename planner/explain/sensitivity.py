@@ -145,32 +145,23 @@ def sensitivity_of(
             row = turning.first_change(request, parameter, direction)
             if row is not None:
                 rows.append(row)
-    return Sensitivity(tuple(rows), regret_pct(best, request, seconds, turning.pool))
+    return Sensitivity(tuple(rows), regret_pct(best, request, seconds))
 
 
-def regret_pct(
-    best: Estimate, request: PlanRequest, seconds: float = 10.0, pool: Sequence[Plan] = ()
-) -> float:
-    """Largest loss of the plan against the best one when one rate is off by ``ERROR``, up or down. [%].
+def regret_pct(best: Estimate, request: PlanRequest, seconds: float = 10.0) -> float:
+    """Largest loss of the plan against the best one when one rate is off by ``ERROR``, up or down. [%]."""
+    from planner.solver.evaluate import evaluate
 
-    Parameters
-    ----------
-    pool
-        Other plans: what the plan loses against them need not be searched.
-    """
-    worst, changes = 0.0, []
+    worst = 0.0
     for scaled in (with_compute_rate, with_domain_rate, with_network_rate):
         for factor in (1 - ERROR, 1 + ERROR):
             changed = scaled(request, factor)
-            if changed is not None:
-                changes.append(_Rung(factor, changed, adapted_price(best.plan, changed)))
-    for rung in changes:
-        other = rung.fastest(pool, worst)
-        worst = worst if other is None or rung.ours is None else max(worst, percent(other, rung.ours))
-    for rung in changes:
-        ours = rung.ours
-        other = None if ours is None else better_plan(ours, rung.request, seconds, worst, near_pct=0.0)
-        worst = worst if other is None or ours is None else max(worst, percent(other, ours))
+            if changed is None:
+                continue
+            ours = evaluate(best.plan, changed)
+            other = better_plan(ours, changed, seconds, worst, near_pct=0.0)
+            if other is not None:
+                worst = max(worst, percent(other, ours))
     return worst
 
 
@@ -188,11 +179,11 @@ class _Rung:
     def is_legal(self) -> bool:
         return self.ours is not None and self.ours.is_legal
 
-    def fastest(self, pool: Sequence[Plan], by_pct: float = NEAR_PCT) -> Estimate | None:
-        """The fastest legal plan of a pool, if it beats today's by some per cent wherever that can run."""
+    def fastest(self, pool: Sequence[Plan]) -> Estimate | None:
+        """The fastest legal plan of a pool, if it beats today's by more than 1 % wherever that can run."""
         limit_s = inf
         if self.ours is not None and self.ours.is_legal:
-            limit_s = self.ours.step_time_s / self.ours.plan.global_batch * (1.0 - by_pct / 100.0)
+            limit_s = self.ours.step_time_s / self.ours.plan.global_batch * (1.0 - NEAR_PCT / 100.0)
         for plan in sorted(pool, key=self._seconds_per_sequence):
             if self._seconds_per_sequence(plan) >= limit_s:
                 break

@@ -12,18 +12,13 @@ from planner.explain.answer import answer
 from planner.explain.balance import balanced
 from planner.explain.binds import price_of_limits
 from planner.explain.changes import (
-    with_batch,
-    with_domain_size,
-    with_gpus,
     with_hbm_bytes,
-    with_seq_length,
 )
 from planner.explain.compare import Comparison, compare
 from planner.explain.leanest import leanest
 from planner.explain.loss import amount, loss_phrase, time_differences
 from planner.explain.neighbours import adapted, changed, neighbour_values, why_unchanged
 from planner.explain.optimum import RANKED_FIELDS, Ranking, better_answer, better_plan, conditional_optima
-from planner.explain.sensitivity import sensitivity_of
 from planner.explain.side_words import Wording, described
 from planner.explain.why import reasons
 from planner.report.table import answer_text, comparison_text
@@ -391,51 +386,8 @@ def test_differences_add_up(tiny_dense: PlanRequest, plan: Plan) -> None:
     assert total == pytest.approx(two.step_time_s - one.step_time_s)
 
 
-@pytest.mark.slow
-def test_sensitivity_finds_a_change_or_says_how_far_it_looked(tiny_dense: PlanRequest) -> None:
-    best = solve(tiny_dense, top=1).best
-    assert best is not None
-    found = sensitivity_of(best, tiny_dense, seconds=5)
-    assert {row.parameter for row in found.rows} >= {"HBM", "network bandwidth", "global batch", "GPUs"}
-    assert found.regret_pct >= 0
-    assert "Robustness" in found.text()
-    for row in found.rows:
-        assert row.factor is not None or row.tried in (4.0, 0.25)
-
-
 def test_checked_neighbours_agree_with_the_rules(tiny_dense: PlanRequest, plan: Plan) -> None:
     for reason in reasons(evaluate(plan, tiny_dense), tiny_dense):
         for side in reason.sides:
             if side.plan is not None:
                 assert bool(side.broken or side.memory) == bool(check(side.plan, tiny_dense))
-
-
-@pytest.mark.parametrize(
-    ("factor", "expected"),
-    [
-        (0.8, 832),  # 13 sixteenths of 1024: 64 divides it, as it divides 1024
-        (1.25, 1280),
-        (0.67, 704),  # 11 sixteenths
-        (4.0, 4096),
-    ],
-)
-def test_a_turned_batch_keeps_its_divisors(tiny_dense: PlanRequest, factor: float, expected: int) -> None:
-    workload = tiny_dense.workload.model_copy(update={"global_batch": 1024, "seq_length": 1024})
-    request = tiny_dense.model_copy(update={"workload": workload})
-    more, longer = with_batch(request, factor), with_seq_length(request, factor)
-    assert more is not None
-    assert longer is not None
-    assert more.workload.global_batch == longer.workload.seq_length == expected
-
-
-def test_whole_nodes_and_whole_domains_are_turned(tiny_dense: PlanRequest) -> None:
-    """8 GPUs in nodes of 4: 10 are no whole number of nodes, 12 are; a domain of 4 can be 8, not 16."""
-    assert with_gpus(tiny_dense, 1.25) is None
-    wider = with_gpus(tiny_dense, 1.5)
-    assert wider is not None
-    assert wider.cluster.num_gpus == 12
-    assert with_domain_size(tiny_dense, 1.1) is None
-    assert with_domain_size(tiny_dense, 4.0) is None
-    double = with_domain_size(tiny_dense, 2.0)
-    assert double is not None
-    assert double.cluster.nvlink_domain == 8
