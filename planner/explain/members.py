@@ -28,8 +28,12 @@ MOST_NAMED = 8
 
 
 def plainest(plan: Plan, rule: Rule, request: PlanRequest, asked: Set[str]) -> Plan:
-    """The plan with settings that nobody asked for at their plainest, as long as it still breaks the rule."""
-    for field in (field for field in rule.scope if field not in asked):
+    """The plan with settings that nobody asked for at their plainest, as long as it still breaks the rule.
+
+    Of the degrees that fill the cluster, those count as asked for whose pins belong to the conflict.
+    """
+    kept = asked if rule.name == FILLED else asked | {pin.field for pin in request.pins}
+    for field in (field for field in rule.scope if field not in kept):
         for value in _plain_values(field, plan, rule, request):
             plainer = plan.model_copy(update={field: value})
             if not rule.admits(plainer, request):

@@ -116,6 +116,14 @@ def test_a_conflict_of_one_rule_is_one_sentence(
     assert conflict_alone(question(asked), monkeypatch).paragraph == expected
 
 
+def test_numbers_are_those_of_other_pins_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 layers hold no 40 chunks on one rank either, but there are to be two."""
+    asked = {"model": "llama-3-8b", "gpus": 64, "framework": "automodel", "vpp": "40", "pp": "2"}
+    said = conflict_alone(question(asked), monkeypatch).paragraph
+    assert said.startswith("You asked for --vpp 40, but 32 layers")
+    assert said.endswith("are too few for 2 pipeline ranks of 40 chunks each.")
+
+
 def test_the_leanest_plan_is_free_of_what_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """70B unsharded on 16 GPUs: 20 bytes a parameter are 88 GB, whatever the pipeline and the recompute."""
     pins: dict[str, Any] = {"pp": "16", "zero": "0", "recompute": "none", "max_bubble": 0.05}
