@@ -285,8 +285,8 @@ def tail_bound(rows: Rows, work: WorkTimes, busiest: Floats, request: PlanReques
     The pace-setting rank then holds at least (U - end - others) / u layers of the most frequent kind, others
     being all layers of other kinds, and at least (U - end) / (slowest layer) of some kinds, of which the one
     that adds least stands for all. It is one of three ranks (first, inner, last), and the cheapest counts.
-    The bound uses the largest computation that can hide the exchange, U in either direction. One pipeline
-    rank holds everything: exact.
+    The bound uses the largest computation that can hide the exchange, in either direction the part of U that
+    its most lopsided component spends there. One pipeline rank holds everything: exact.
 
     A rank that works U' > U exposes at most 2 (U' - U) less, so with m >= 2 micro-batches m U + tail(U) is
     below m U' + tail(U') as well: where U is only a lower bound of the busiest rank, it still holds. With
@@ -318,22 +318,49 @@ def _tail_of_group(
         count * layer_seconds(work, kind, again) for kind, count in work.counts.items() if kind != main
     )
     slowest = np.max([layer_seconds(work, kind, again) for kind in work.counts], axis=0)
+    forward_share, backward_share = largest_shares(work, again)
+    hiding = (forward_share * busiest, backward_share * busiest)
     options = []
     for place, end in enumerate((ends[0], ends[1], np.zeros(len(rows)))):
         left = busiest - work.engine.total - end
         held = np.floor((left - others) / layer_seconds(work, main, again) * (1 + 1e-9) + 1e-9)
         ends_held = {"embedding": int(place == 0), "head": int(place == 1)}
         load = ChunkLoad({main: np.maximum(held, 0)}, **ends_held)
-        after = _tail(load, setting, request, busiest, busiest)
+        after = _tail(load, setting, request, *hiding)
         if len(work.counts) > 1:
             every = np.floor(left / slowest * (1 + 1e-9) + 1e-9)
             loads = [ChunkLoad({kind: np.maximum(every, 0)}, **ends_held) for kind in work.counts]
-            tails = [_tail(load, setting, request, busiest, busiest) for load in loads]
+            tails = [_tail(load, setting, request, *hiding) for load in loads]
             after = np.maximum(after, np.min(tails, axis=0))
         options.append(np.where(left >= 0, after, np.inf))
     spread = np.min(options, axis=0)
     spread = np.where(_in(rows, BIDIRECTIONAL), 0.0, spread)
     return np.asarray(np.where(_alone(rows), exact, spread))
+
+
+def largest_shares(work: WorkTimes, again: Any) -> tuple[Floats, Floats]:
+    """Largest part of any component's time that is forward, and that is backward. [1].
+
+    Notes
+    -----
+    A rank's work is a sum of components (layers, ends, what every rank pays), so no rank spends a larger part
+    of it there. Perhaps nothing is recomputed, and perhaps every layer where ``again`` is 1. The ends are
+    lighter where chunks may be empty (``with_recompute``): one that takes less than nothing says nothing.
+    """
+    forward, backward = [], []
+    for phases in (*work.layers.values(), work.first, work.last, work.engine):
+        recomputed = again * phases.recompute
+        forward.append(_part(phases.forward, phases.total))
+        backward.append(_part(phases.total - phases.forward + recomputed, phases.total + recomputed))
+    return np.max(forward, axis=0), np.max(backward, axis=0)
+
+
+def _part(part: Floats, whole: Floats) -> Floats:
+    """The part of a component, at most 1; none of what takes no time. [1]."""
+    nothing = (whole == 0) & (part == 0)
+    return np.where(
+        nothing, 0.0, np.where(whole > 0, np.minimum(part / np.where(whole > 0, whole, 1.0), 1.0), 1.0)
+    )
 
 
 def _everything(work: WorkTimes) -> Floats:
