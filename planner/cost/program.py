@@ -146,7 +146,21 @@ def _source(
 
 
 def ends_of(program: Program, durations: list[float], send_s: float) -> list[float]:
-    """When each operation of the program ends, index 0 being the start of time. [s]."""
+    """When each operation of the program ends, index 0 being the start of time. [s].
+
+    The last answer is kept: a layout's makespan and its longest chain are asked for one after the other.
+    """
+    asked = _LAST.get("asked")
+    if asked is None or asked[0] is not program or asked[1:3] != (durations, send_s):
+        asked = _LAST["asked"] = (program, durations, send_s, _ends_of(program, durations, send_s))
+    return asked[3]
+
+
+_LAST: dict[str, tuple[Program, list[float], float, list[float]]] = {}
+"""Program, durations, delay and answer of the last question; nobody changes any of them."""
+
+
+def _ends_of(program: Program, durations: list[float], send_s: float) -> list[float]:
     ends = [0.0]
     append, delay = ends.append, (0.0, send_s)
     taken = map(durations.__getitem__, program.slots)

@@ -34,6 +34,8 @@ from planner.spec.plan import Plan, Schedule, StagePlan
 from planner.spec.request import PlanRequest
 
 Times = tuple[tuple[float, ...], ...]
+SHAPE = ("schedule", "pipeline_parallel", "virtual_stages")
+"""Fields that a setting's layouts depend on."""
 Phase = tuple[float, float, float, float]
 """Forward, input gradient, weight gradient, recompute. [s]"""
 
@@ -51,8 +53,8 @@ class Known:
     """What settings of one search share."""
 
     chains: ChainPool = field(default_factory=ChainPool)
-    shares: dict[tuple[Schedule, int, int], RankShares | None] = field(default_factory=dict)
-    """By schedule, ranks and chunks, every layout; None where they cannot be listed."""
+    shares: dict[tuple[Any, ...], RankShares | None] = field(default_factory=dict)
+    """By ``SHAPE``, every layout; None where they cannot be listed."""
 
 
 class SettingPrice:
@@ -81,6 +83,7 @@ class SettingPrice:
         self.work, self.index = work, index
         self.known = Known() if known is None else known
         self._around = around
+        self._priced: dict[Layout, tuple[Matrix, Matrix, Matrix]] = {}
         self.chains = self.known.chains
         self.request = request
         self.setting = Settings(**values)
@@ -115,7 +118,7 @@ class SettingPrice:
     def seconds(self, layout: Layout, worth_s: float = inf) -> float:
         """Step time of the layout, or some time not below ``worth_s`` that it takes at least. [s]."""
         loads = self.loads(layout)
-        forward, inputs, weights = self._matrices(loads)
+        forward, inputs, weights = self._priced[layout] = self._matrices(loads)
         timeline = self._timeline(forward, inputs, weights)
         pace = int(np.argmax(timeline.busy_s))
         busy = timeline.busy_s[pace]
@@ -137,7 +140,8 @@ class SettingPrice:
 
     def learn(self, layout: Layout) -> None:
         """Keep the longest chain of the layout for the bounds of others."""
-        self.chains.learn(self.schedule, self._matrices(self.loads(layout)), self.m)
+        passes = self._priced.get(layout) or self.passes(layout)
+        self.chains.learn(self.schedule, passes, self.m)
 
     def passes(self, layout: Layout) -> tuple[Matrix, Matrix, Matrix]:
         """Forward, input-gradient and weight-gradient seconds as [rank][chunk]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -54,8 +55,12 @@ class Rounds:
 
     @property
     def _next_us(self) -> int:
-        steady = self._scan.steady_s
-        return int(microseconds_down(steady[self._next_row])) if self._next_row < len(steady) else NEVER
+        return self._steady_us[self._next_row] if self._next_row < len(self._steady_us) else NEVER
+
+    @cached_property
+    def _steady_us(self) -> list[int]:
+        found: list[int] = microseconds_down(self._scan.steady_s).tolist()
+        return found
 
     def next(self, limits: Limits, best_us: int) -> tuple[Candidates, Index]:
         """Candidates of the next work rows, or more of earlier ones; and which of them are new.

@@ -24,7 +24,7 @@ from planner.solver.layouts import near_even
 from planner.solver.limits import FAMILY, Family
 from planner.solver.master import Master
 from planner.solver.preference import NEVER, WEIGHTED_GOALS, goal_weight, least_simplicity, simplicity
-from planner.solver.price import Known, SettingPrice
+from planner.solver.price import SHAPE, Known, SettingPrice
 from planner.solver.rank_loads import Loads
 from planner.solver.result import Estimate, PlanResult, Status
 from planner.solver.rounds import Rounds
@@ -46,6 +46,10 @@ MOST_TRIED, TRIES = 1024, 2
 """Kinds of settings of a first look, and how many of one family are priced."""
 FAR = 1.1
 """Above the best bound by this factor, the limit is worth pricing a few more plans of every family."""
+
+CLOSE = 1.03
+"""Settings whose bound lies within this factor of the limit rarely have a plan that lowers it: a first look
+leaves them to the search."""
 
 MOST_OPEN = 4
 """Settings whose search over layouts may end without a proof before the rest is left to the gap."""
@@ -289,6 +293,9 @@ class Search:
 
         Settings that differ in sharding alone share it.
         """
+        rows, at = entry.source.rows, entry.index
+        if self._known.shares.get(tuple(rows.value(name, at) for name in SHAPE)) is not None:
+            return
         group = self._shared(entry)
         if group not in self._floors_s:
             price = self._setting_price(entry, self._values(entry))
@@ -334,7 +341,7 @@ class Search:
         tried: dict[tuple[object, ...], int] = {}
         for _, number in sorted(self._heap):
             entry = self._entries[number]
-            if time.monotonic() > self._deadline or entry.bound_us >= self._standings.limit_us:
+            if time.monotonic() > self._deadline or CLOSE * entry.bound_us >= self._standings.limit_us:
                 return
             if self._has_enough:
                 return
