@@ -27,7 +27,7 @@ class Master:
         self._model = cp_model.CpModel()
         self._rows = rows
         self._workers = min(workers, 1 + len(rows) // ROWS_A_THREAD)
-        self._left = set(range(len(rows)))
+        self._left = set(np.flatnonzero(space.admitted(rows, rows.codes)).tolist())
         domains = {field: np.unique(rows.values(field)).tolist() for field in rows.codes}
         self._fields = new_variables(self._model, domains)
         self._chosen = [self._model.new_bool_var(f"row_{index}") for index in range(len(rows))]
@@ -65,15 +65,14 @@ class Master:
             Lower is simpler. Rows within the factor ``near`` of the least objective compete by score, then
             objective.
 
-        Equal rows go by their order in the table, so the answer does not depend on the solver's threads.
+        Equal rows go by their order in the table, so the answer does not depend on the solver's threads. How
+        fast the fastest one is takes no model: rows that a rule over fields refuses are known from the start.
         """
         rows = range(len(objective))
-        fastest = self._minimize([objective[row] * len(objective) + row for row in rows], None)
+        fastest = min(self._left, key=lambda row: (objective[row], row), default=None)
         if fastest is None or scores is None:
-            return fastest
+            return self._minimize([objective[row] * len(objective) + row for row in rows], fastest)
         limit = int(objective[fastest] * near)
-        if not any(objective[row] <= limit for row in self._left - {fastest}):
-            return fastest
         order = sorted(rows, key=lambda row: (objective[row] > limit, scores[row], objective[row], row))
         place = {row: index for index, row in enumerate(order)}
         return self._minimize([place[row] for row in rows], fastest)

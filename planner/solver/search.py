@@ -48,8 +48,7 @@ FAR = 1.1
 """Above the best bound by this factor, the limit is worth pricing a few more plans of every family."""
 
 CLOSE = 1.03
-"""Settings whose bound lies within this factor of the limit rarely have a plan that lowers it: a first look
-leaves them to the search."""
+"""Settings whose bound lies within this factor of the limit rarely have a plan that lowers it."""
 
 MOST_OPEN = 4
 """Settings whose search over layouts may end without a proof before the rest is left to the gap."""
@@ -242,7 +241,7 @@ class Search:
         while not (self._standings.are_full or self._has_enough) and time.monotonic() < self._deadline:
             found = self._scan.expand(leading[:rows], sample=((*FAMILY, "schedule"), MOST_TRIED))
             self._add(found, np.arange(len(found.rows)))
-            self._dive()
+            self._dive(is_first=True)
             if rows >= min(len(leading), MOST_ROWS):
                 return
             rows *= 4
@@ -336,15 +335,20 @@ class Search:
             self._entries[number].least_us < self._worth_us(self._entries[number]) for number in self._passed
         )
 
-    def _dive(self) -> None:
-        """Price the most promising candidates of every family that would change the ranks."""
+    def _dive(self, is_first: bool = False) -> None:
+        """Price the most promising candidates of every family that would change the ranks.
+
+        A first look is content with any plan of a family, and with one for every rank.
+        """
         tried: dict[tuple[object, ...], int] = {}
         for _, number in sorted(self._heap):
             entry = self._entries[number]
-            if time.monotonic() > self._deadline or CLOSE * entry.bound_us >= self._standings.limit_us:
+            is_done = self._has_enough or (is_first and self._standings.are_full)
+            is_close = CLOSE * entry.bound_us >= self._standings.limit_us
+            if is_done or is_close or time.monotonic() > self._deadline:
                 return
-            if self._has_enough:
-                return
+            if is_first and self._standings.has(entry.family):
+                continue
             tried[entry.family] = tried.get(entry.family, 0) + 1
             if tried[entry.family] <= TRIES:
                 self._consider(number)

@@ -51,6 +51,10 @@ class Standings:
         """The ranks as they stand, first to last."""
         return tuple(self._picks)
 
+    def has(self, family: Family) -> bool:
+        """Whether there is a plan of this family."""
+        return family in self._fastest
+
     @property
     def are_full(self) -> bool:
         """Whether there is a plan for every rank."""
