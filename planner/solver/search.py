@@ -47,7 +47,7 @@ MOST_TRIED, TRIES = 1024, 2
 FAR = 1.1
 """Above the best bound by this factor, the limit is worth pricing a few more plans of every family."""
 
-CLOSE = 1.03
+CLOSE = 1.04
 """Settings whose bound lies within this factor of the limit rarely have a plan that lowers it."""
 
 MOST_OPEN = 4
