@@ -223,7 +223,7 @@ class _Conditional(Search):
             if time.monotonic() > self._deadline:
                 self._stopped = True
                 return
-            entry.values = entry.values or self._values(entry)
+            entry.values = entry.values or entry.fields
             self._refine_entry(entry, worth)
             given_up[entry.family] += not entry.exhaustive
 

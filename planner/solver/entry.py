@@ -39,3 +39,20 @@ class Entry:
     plan: Plan | None = None
     exhaustive: bool = True
     """Whether every layout was looked at, or bounded; otherwise ``bound_us`` is what is known of the rest."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Value of every field."""
+        return {name: self.source.rows.value(name, self.index) for name in FIELDS}
+
+    @property
+    def work_key(self) -> tuple[int, ...]:
+        """Key of the settings whose stages work alike.
+
+        ZeRO-2 and 3 add to a layer's work by their groups, offloaded activations by their copies.
+        """
+        rows, at = self.source.rows, self.index
+        group = tuple(int(rows.codes[name][at]) for name in SHARED)
+        group = (*group, int(rows.value("offload", at) == "activations"))
+        stage = rows.value("zero_stage", at)
+        return (*group, stage, int(rows.codes["shard_group_size"][at])) if stage >= 2 else group

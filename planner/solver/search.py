@@ -18,7 +18,7 @@ import numpy as np
 from planner.rules import broken_rules
 from planner.solver.alike import Index
 from planner.solver.deadline import OutOfTime
-from planner.solver.entry import SHARED, Entry
+from planner.solver.entry import Entry
 from planner.solver.evaluate import evaluate
 from planner.solver.layouts import near_even
 from planner.solver.limits import FAMILY, Family
@@ -31,7 +31,7 @@ from planner.solver.rounds import Rounds
 from planner.solver.scale import MICROSECOND_S, gap_pct, microseconds_down, microseconds_up
 from planner.solver.scan import Candidates, Scan
 from planner.solver.sieve import ALIKE, sifted
-from planner.solver.space import FIELDS, Rows
+from planner.solver.space import Rows
 from planner.solver.stage_model import refine
 from planner.solver.stages import best_layout, floor_s, is_exhaustive, shares_of
 from planner.solver.standings import NEAR_BEST, Standings, undominated
@@ -48,7 +48,7 @@ FAR = 1.1
 """Above the best bound by this factor, the limit is worth pricing a few more plans of every family."""
 
 CLOSE = 1.04
-"""Settings whose bound lies within this factor of the limit rarely have a plan that lowers it."""
+"""Slower than the best plan, settings whose bound is so near to the limit rarely have one that lowers it."""
 
 MOST_OPEN = 4
 """Settings whose search over layouts may end without a proof before the rest is left to the gap."""
@@ -163,7 +163,7 @@ class Search:
         given_up = 0
         entries = self._open_entries()
         for entry in entries:
-            entry.values = entry.values or self._values(entry)
+            entry.values = entry.values or entry.fields
         for entry in sorted(entries, key=lambda entry: (entry.bound_us, -entry.values["shard_group_size"])):
             best = self._refined_below_us(entry)
             if self._stopped or entry.bound_us >= best or given_up == MOST_OPEN:
@@ -179,7 +179,7 @@ class Search:
         weight = self._weight(entry)
         most = FAR_ABOVE * entry.bound_us * price.p + 1
         worth_s = min(best_us, most) * MICROSECOND_S / weight
-        in_vain = self._in_vain_by_work[self._shared(entry), entry.family] if best_us < NEVER else None
+        in_vain = self._in_vain_by_work[entry.work_key, entry.family] if best_us < NEVER else None
         found = refine(price, worth_s, in_vain, self._deadline)
         entry.bound_us = max(entry.bound_us, int(microseconds_down(found.bound_s * weight)))
         if found.layout is not None:
@@ -241,7 +241,7 @@ class Search:
         while not (self._standings.are_full or self._has_enough) and time.monotonic() < self._deadline:
             found = self._scan.expand(leading[:rows], sample=((*FAMILY, "schedule"), MOST_TRIED))
             self._add(found, np.arange(len(found.rows)))
-            self._dive(is_first=True)
+            self._dive(is_quick=self._top > 1)
             if rows >= min(len(leading), MOST_ROWS):
                 return
             rows *= 4
@@ -267,17 +267,17 @@ class Search:
             entry for entry in waiting if max(entry.least_us, entry.sifted_us - 1) < self._worth_us(entry)
         ]
         groups: defaultdict[Any, list[Entry]] = defaultdict(list)
-        is_listed = is_exhaustive(self._setting_price(first, self._values(first)))
+        is_listed = is_exhaustive(self._setting_price(first, first.fields))
         for entry in waiting:
             entry.exhaustive = is_listed
-            price = None if is_listed else self._setting_price(entry, self._values(entry))
+            price = None if is_listed else self._setting_price(entry, entry.fields)
             groups[id(entry.source), () if price is None else near_even(price)].append(entry)
         for entries in groups.values():
             self._sift_together(entries)
 
     def _sift_together(self, entries: list[Entry]) -> None:
         """Bound the layouts of candidates of one source that share them."""
-        shares = shares_of(self._setting_price(entries[0], self._values(entries[0])))
+        shares = shares_of(self._setting_price(entries[0], entries[0].fields))
         source, chosen = entries[0].source, np.array([entry.index for entry in entries])
         weights = goal_weight(source.rows.take(chosen), self._request)
         worths = [self._worth_us(entry) for entry in entries]
@@ -295,9 +295,9 @@ class Search:
         rows, at = entry.source.rows, entry.index
         if self._known.shares.get(tuple(rows.value(name, at) for name in SHAPE)) is not None:
             return
-        group = self._shared(entry)
+        group = entry.work_key
         if group not in self._floors_s:
-            price = self._setting_price(entry, self._values(entry))
+            price = self._setting_price(entry, entry.fields)
             if is_exhaustive(price):
                 return
             self._floors_s[group] = floor_s(price)
@@ -306,24 +306,10 @@ class Search:
             entry.least_us, int(microseconds_down(self._floors_s[group] * self._weight(entry)))
         )
 
-    def _shared(self, entry: Entry) -> tuple[int, ...]:
-        """Key of the settings whose stages work alike.
-
-        ZeRO-2 and 3 add to a layer's work by their groups, offloaded activations by their copies.
-        """
-        rows, at = entry.source.rows, entry.index
-        group = tuple(int(rows.codes[name][at]) for name in SHARED)
-        group = (*group, int(rows.value("offload", at) == "activations"))
-        stage = rows.value("zero_stage", at)
-        return (*group, stage, int(rows.codes["shard_group_size"][at])) if stage >= 2 else group
-
     def _setting_price(self, entry: Entry, values: dict[str, Any]) -> SettingPrice:
         source, at = entry.source, entry.index
         around = float(source.fixed[at]), float(source.growth[at])
         return SettingPrice(values, source.work, at, self._request, self._known, around)
-
-    def _values(self, entry: Entry) -> dict[str, Any]:
-        return {name: entry.source.rows.value(name, entry.index) for name in FIELDS}
 
     def _is_waiting(self) -> bool:
         """Whether one that was put aside would change the answer now that others are priced.
@@ -335,19 +321,19 @@ class Search:
             self._entries[number].least_us < self._worth_us(self._entries[number]) for number in self._passed
         )
 
-    def _dive(self, is_first: bool = False) -> None:
+    def _dive(self, is_quick: bool = False) -> None:
         """Price the most promising candidates of every family that would change the ranks.
 
-        A first look is content with any plan of a family, and with one for every rank.
+        A quick look is content with any plan of a family, and with one for every rank.
         """
         tried: dict[tuple[object, ...], int] = {}
         for _, number in sorted(self._heap):
             entry = self._entries[number]
-            is_done = self._has_enough or (is_first and self._standings.are_full)
-            is_close = CLOSE * entry.bound_us >= self._standings.limit_us
+            is_done = self._has_enough or (is_quick and self._standings.are_full)
+            is_close = entry.bound_us >= max(self._standings.best_us, self._standings.limit_us / CLOSE)
             if is_done or is_close or time.monotonic() > self._deadline:
                 return
-            if is_first and self._standings.has(entry.family):
+            if is_quick and self._standings.has(entry.family):
                 continue
             tried[entry.family] = tried.get(entry.family, 0) + 1
             if tried[entry.family] <= TRIES:
@@ -375,7 +361,7 @@ class Search:
         return list(zip(*(rows.values(name).tolist() for name in FAMILY), strict=True))
 
     def _price(self, entry: Entry) -> None:
-        entry.values = self._values(entry)
+        entry.values = entry.fields
         price = self._setting_price(entry, entry.values)
         entry.priced = True
         entry.exhaustive = is_exhaustive(price)
