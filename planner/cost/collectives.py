@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planner.cost.routing import Groups, dispatch_bytes
 from planner.spec.cluster import Cluster, Collective, CollectiveCurve, Link
 
 Array = npt.NDArray[np.float64]
@@ -140,39 +141,6 @@ def send_time(message_bytes: Any, group: Group, cluster: Cluster) -> Any:
     return _scalar(np.where((size > 1) & (message > 0), time, 0.0))
 
 
-def dispatch_bytes(
-    tokens: Any,
-    hidden_size: int,
-    experts_per_token: int,
-    ranks: Any,
-    bytes_per_element: float = 2.0,
-    max_destinations: int | None = None,
-) -> Any:
-    """Bytes that one rank sends when each token goes once to every *distinct* destination. [byte].
-
-    Parameters
-    ----------
-    tokens
-        Tokens of this rank. [token]
-    ranks
-        Destinations over which experts are spread evenly: ranks of the group, or nodes.
-    bytes_per_element
-        2 for bf16, 1 for fp8.
-    max_destinations
-        Node-limited routing (DeepSeek: 4).
-
-    Notes
-    -----
-    Of r equally likely destinations, k independent choices hit r (1 - (1 - 1/r)^k) distinct ones, of
-    which (r - 1)/r are remote. Without deduplication (plain all-to-all) k copies are sent instead.
-    """
-    count = np.asarray(ranks, dtype=np.float64)
-    distinct = count * (1.0 - (1.0 - 1.0 / count) ** experts_per_token)
-    if max_destinations is not None:
-        distinct = np.minimum(distinct, max_destinations)
-    return _scalar(tokens * hidden_size * bytes_per_element * distinct * (count - 1.0) / count)
-
-
 def dispatch_time(
     tokens: Any,
     hidden_size: int,
@@ -181,6 +149,7 @@ def dispatch_time(
     cluster: Cluster,
     bytes_per_element: float = 2.0,
     max_nodes: int | None = None,
+    groups: Groups | None = None,
 ) -> Any:
     """Time of a deduplicating expert dispatch or combine (DeepEP, HybridEP): one copy per node and rank. [s].
 
@@ -191,13 +160,14 @@ def dispatch_time(
     """
     size, members = _spread(group, cluster)
     inner = np.minimum(members[0], size)
-    payload = dispatch_bytes(tokens, hidden_size, experts_per_token, size, bytes_per_element)
+    parts = (tokens, hidden_size, experts_per_token)
+    payload = dispatch_bytes(*parts, size, bytes_per_element, None, groups)
     local = payload * (inner - 1.0) / np.maximum(size - 1.0, 1.0)
     time: Any = local / _direct_rate(cluster.links[0], inner)
     extra: Any = DISPATCH_SETUP_S
     for link, block, below in _upper_tiers(cluster, members):
         blocks = np.maximum(1.0, np.ceil(block / below))
-        sent = dispatch_bytes(tokens, hidden_size, experts_per_token, blocks, bytes_per_element, max_nodes)
+        sent = dispatch_bytes(*parts, blocks, bytes_per_element, max_nodes, groups)
         rate = link.bytes_per_s * link.all_to_all_efficiency / link.oversubscription
         time = np.maximum(time, sent / rate)
         extra = extra + (blocks > 1) * (link.base_s + link.latency_s)

@@ -38,8 +38,10 @@ ELEMENT_BYTES = {
     "fp8_block": 1.0,
     "nvfp4": 0.5,
 }
+FP32_SUM = 8.0
+"""Bytes that adding to an fp32 sum reads and writes per element."""
 EPILOGUE_POWER = 1.4
-"""How far the fp32 sum hides behind the product: 1 = not at all, infinite = all of it that fits.
+"""How far such a sum hides behind the product: 1 = not at all, infinite = all of it that fits.
 
 Fitted on B200 expert weight gradients, 128 to 1024 tokens per expert (MooreThreads/SimuMax 4dcaae5); gives
 the 3-8 % that dense weight gradients lose against forward products in the same tables.
@@ -74,7 +76,7 @@ def gemm_time(
     precision: str = "bf16",
     count: Any = 1,
     slowdown: float = 1.0,
-    fp32_output: bool = False,
+    sum_bytes: float = 0.0,
 ) -> Any:
     """Time of ``count`` products of an M x K with a K x N matrix. [s].
 
@@ -86,16 +88,17 @@ def gemm_time(
         Independent products of this shape, run as one launch (experts, or batched products).
     slowdown
         Multiplies the product term; weight gradients that accumulate into fp32 run at 1.03 to 1.08.
-    fp32_output
-        The result is read and written in fp32 (accumulating weight gradient).
+    sum_bytes
+        Read and written per element of the result where it is added to a sum (accumulating weight
+        gradient): 8 in fp32, 4 in 16 bits.
 
     Notes
     -----
     t = t0 + count (max(2 M' N' (K + K0) / R, bytes / HBM) + q M K), M' = sqrt(M^2 + 2 D^2) and N' likewise: a
     product of few rows or columns pays for some 1.4 D of them, so that time never falls as a dimension grows.
     Where tiles run in whole waves, M' N' is at least the area that the waves cover.
-    The memory floor makes small expert batches pay for reading their weights. Adding to an fp32 sum moves
-    8 bytes per element of the result, partly behind the product: (t^a + (8 M N / HBM)^a)^(1/a), a = 1.4.
+    The memory floor makes small expert batches pay for reading their weights. Adding to a sum moves s bytes
+    per element of the result, partly behind the product: (t^a + (s M N / HBM)^a)^(1/a), a = 1.4.
     Known error for B200 expert weight gradients, 128 to 1024 tokens per expert: within 15 %.
     """
     curve, precision_slowdown = gemm_curve(accelerator, precision)
@@ -110,9 +113,9 @@ def gemm_time(
     bytes_per_s = accelerator.memory.hbm_bytes_per_s * accelerator.memory.elementwise_fraction
     operands = element * inner * (rows + columns)
     work = np.maximum(product, (operands + 2.0 * rows * columns) / bytes_per_s)
-    if fp32_output:
+    if sum_bytes:
         work = np.hypot(
-            work ** (EPILOGUE_POWER / 2), (8.0 * rows * columns / bytes_per_s) ** (EPILOGUE_POWER / 2)
+            work ** (EPILOGUE_POWER / 2), (sum_bytes * rows * columns / bytes_per_s) ** (EPILOGUE_POWER / 2)
         )
         work = work ** (2 / EPILOGUE_POWER)
     work = np.asarray(count) * (work + curve.quantise_s_per_element * rows * inner)

@@ -17,7 +17,14 @@ from planner.cost.activations import (
     tokens_per_micro_batch,
 )
 from planner.cost.flops import Gemm, attention_dims, head_gemm, layer_gemms, local_kv_heads
-from planner.cost.kernels import attention_flop, attention_time, cast_time, gemm_time, memory_bound_time
+from planner.cost.kernels import (
+    FP32_SUM,
+    attention_flop,
+    attention_time,
+    cast_time,
+    gemm_time,
+    memory_bound_time,
+)
 from planner.cost.layer_comm import context_comm, expert_comm, head_comm, shard_comm, tensor_comm
 from planner.cost.setting import Setting
 from planner.cost.states import LocalParameters, layer_local_parameters, padded_vocabulary
@@ -113,12 +120,22 @@ def _with_communication(
     launches = _launch_time(kind, setting, request)
     recompute = WorkTime(recompute_s=_recompute(kind, setting, request, forward, launches))
     forward = forward + WorkTime(host_s=np.maximum(launches - forward.total, 0.0))
-    # The host launches both halves of the backward pass: what it lacks is spread over them as their work is.
-    both = np.maximum(backward.total + weight.total, 1e-12)
-    waits = np.maximum(2.0 * launches - both, 0.0) / both
-    backward = backward + WorkTime(host_s=waits * backward.total)
-    weight = weight + WorkTime(host_s=waits * weight.total)
+    waits = _backward_waits(launches, backward.total, weight.total, request)
+    backward, weight = backward + WorkTime(host_s=waits[0]), weight + WorkTime(host_s=waits[1])
     return LayerTime(forward, backward, weight, recompute)
+
+
+def _backward_waits(launches: Any, input_s: Any, weight_s: Any, request: PlanRequest) -> tuple[Any, Any]:
+    """Time that input and weight gradients wait for the host, which launches as many kernels for either.
+
+    Together they take twice the forward launches at least; a gradient that runs longer than its own lets the
+    host catch up for the other. Frozen weights leave all launches to the input gradients.
+    """
+    if request.workload.frozen_weights:
+        return np.maximum(2.0 * launches - input_s, 0.0), 0.0 * weight_s
+    of_input = np.minimum(launches, 2.0 * launches - weight_s) - input_s
+    of_weight = np.minimum(launches, 2.0 * launches - input_s) - weight_s
+    return np.maximum(of_input, 0.0), np.maximum(of_weight, 0.0)
 
 
 def _launch_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
@@ -170,11 +187,11 @@ def _casts(gemm: Gemm, setting: Setting, request: PlanRequest) -> float:
 
 def _product(
     m: Any, n: Any, k: Any, gemm: Gemm, setting: Setting, request: PlanRequest,
-    slowdown: float = 1.0, fp32_output: bool = False,
+    slowdown: float = 1.0, sum_bytes: float = 0.0,
 ) -> Any:  # fmt: skip
     """Time of the product of this shape, one of the three that ``gemm`` stands for."""
     accelerator, precision = request.cluster.accelerator, _precision(gemm, setting)
-    seconds = gemm_time(m, n, k, accelerator, precision, gemm.count, slowdown, fp32_output)
+    seconds = gemm_time(m, n, k, accelerator, precision, gemm.count, slowdown, sum_bytes)
     casts = _casts(gemm, setting, request)
     if casts != 1.0:
         seconds = seconds + (casts - 1.0) * cast_time(m, k, accelerator, precision, gemm.count)
@@ -192,10 +209,12 @@ def _input_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
 def _weight_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
     if request.workload.frozen_weights:
         return 0.0 * np.asarray(gemm.m, dtype=np.float64)
-    in_fp32 = request.framework.memory.gradient_bytes >= 4.0  # the product then pays for its sum itself
-    slowdown = 1.0 if in_fp32 else request.framework.time.weight_gradient_slowdown
-    rows = gemm.m * _imbalance(gemm, request)
-    return _product(gemm.n, gemm.k, rows, gemm, setting, request, slowdown, in_fp32)
+    habits, rows = request.framework.time, gemm.m * _imbalance(gemm, request)
+    if request.framework.memory.gradient_bytes >= 4.0:
+        return _product(gemm.n, gemm.k, rows, gemm, setting, request, sum_bytes=FP32_SUM)
+    if habits.adds_into_gradients:
+        return _product(gemm.n, gemm.k, rows, gemm, setting, request, sum_bytes=FP32_SUM / 2)
+    return _product(gemm.n, gemm.k, rows, gemm, setting, request, habits.weight_gradient_slowdown)
 
 
 def _attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:

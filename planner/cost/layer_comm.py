@@ -215,8 +215,9 @@ def expert_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> tupl
     tokens = tokens_per_micro_batch(setting, request) / setting.tensor_parallel
     group, k, h = expert_group(setting), model.experts_per_token, model.hidden_size
     if habits.deduplicates_dispatch:
-        dispatch = dispatch_time(tokens, h, k, group, cluster, habits.dispatch_bytes)
-        combine = dispatch_time(tokens, h, k, group, cluster, ELEMENT_BYTES)
+        routed = (tokens, h, k, group, cluster)
+        dispatch = dispatch_time(*routed, habits.dispatch_bytes, groups=model.router_groups)
+        combine = dispatch_time(*routed, ELEMENT_BYTES, groups=model.router_groups)
     else:
         dispatch = all_to_all_time(tokens * k * h * habits.dispatch_bytes, group, cluster)
         combine = all_to_all_time(tokens * k * h * ELEMENT_BYTES, group, cluster)

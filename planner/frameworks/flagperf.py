@@ -13,14 +13,14 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 10 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.8656,
-    elementwise_factor=1.4874,
-    tensor_comm_hidden_fraction=0.0,
-    overlap_slowdown=0.1744,
+    kernel_efficiency=0.8705,
+    elementwise_factor=1.5691,
+    tensor_comm_hidden_fraction=0.0919,
+    overlap_slowdown=0.1884,
     scatters_sends=True,
-    attention_efficiency=0.9267,
-    step_overhead_s=0.0452,
-    straggler_per_doubling=0.0044,
+    attention_efficiency=0.9258,
+    step_overhead_s=0.0457,
+    straggler_per_doubling=0.0041,
 )
 
 MEMORY = MemoryHabits(

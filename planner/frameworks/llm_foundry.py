@@ -12,13 +12,13 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 88 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.9347,
-    elementwise_factor=1.3656,
-    tensor_comm_hidden_fraction=0.0387,
-    overlap_slowdown=0.4081,
-    attention_efficiency=0.608,
-    step_overhead_s=0.0605,
-    straggler_per_doubling=0.0028,
+    kernel_efficiency=0.9399,
+    elementwise_factor=1.3602,
+    tensor_comm_hidden_fraction=0.0573,
+    overlap_slowdown=0.4121,
+    attention_efficiency=0.6098,
+    step_overhead_s=0.0601,
+    straggler_per_doubling=0.0025,
 )
 
 MEMORY = MemoryHabits(

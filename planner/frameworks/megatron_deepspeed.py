@@ -12,22 +12,22 @@ TIME = TimeHabits(
     # overlap_slowdown, step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 186 rows.
     attention_kernel="unfused",
-    kernel_efficiency=0.8371,
-    elementwise_factor=2.4112,
+    kernel_efficiency=0.8397,
+    elementwise_factor=2.4581,
     tensor_comm_hidden_fraction=0.0,
     tensor_backward_overlaps=False,
     gradient_sync_overlaps=False,
     parameter_gather_overlaps=False,
-    overlap_slowdown=0.1868,
+    overlap_slowdown=0.1986,
     gradient_reduce_bytes=2.0,
     pipeline_sends_overlap=False,
     # The engine cuts activations and their gradients over the tensor ranks and gathers them in the next stage
     # (runtime/pipe/engine.py, is_pipe_partitioned).
     scatters_sends=True,
-    attention_efficiency=0.8654,
-    microbatch_overhead_s=0.0029,
-    step_overhead_s=0.0445,
-    straggler_per_doubling=0.0052,
+    attention_efficiency=0.867,
+    microbatch_overhead_s=0.003,
+    step_overhead_s=0.045,
+    straggler_per_doubling=0.005,
 )
 
 MEMORY = MemoryHabits(

@@ -12,13 +12,13 @@ TIME = TimeHabits(
     # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
     # by tests/benchmarks/fit.py, 16 rows.
     attention_kernel="fa2",
-    kernel_efficiency=0.8004,
-    elementwise_factor=2.0502,
+    kernel_efficiency=0.8149,
+    elementwise_factor=2.2065,
     tensor_comm_hidden_fraction=0.0,
-    overlap_slowdown=0.2039,
-    attention_efficiency=0.8471,
-    step_overhead_s=0.0461,
-    straggler_per_doubling=0.0042,
+    overlap_slowdown=0.2151,
+    attention_efficiency=0.8502,
+    step_overhead_s=0.0465,
+    straggler_per_doubling=0.0039,
 )
 
 MEMORY = MemoryHabits(

@@ -14,19 +14,19 @@ TIME = TimeHabits(
     # tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl by
     # tests/benchmarks/fit.py, 15 rows.
     attention_kernel="ck",
-    kernel_efficiency=0.7398,
-    elementwise_factor=1.393,
-    tensor_comm_hidden_fraction=0.0788,
+    kernel_efficiency=0.7846,
+    elementwise_factor=1.2629,
+    tensor_comm_hidden_fraction=0.0947,
     low_precision_gathers=True,
-    overlap_slowdown=0.0992,
+    overlap_slowdown=0.1003,
     scatters_sends=True,
-    expert_comm_hidden_fraction=0.1404,
+    expert_comm_hidden_fraction=0.2155,
     deduplicates_dispatch=True,
     attention_efficiency=0.5,
-    expert_kernel_efficiency=0.6708,
-    kernels_per_moe_layer=600.0,
+    expert_kernel_efficiency=0.7232,
+    kernels_per_moe_layer=548.946,
     step_overhead_s=0.0545,
-    straggler_per_doubling=0.0024,
+    straggler_per_doubling=0.0022,
 )
 
 MEMORY = MemoryHabits(

@@ -13,17 +13,17 @@ TIME = TimeHabits(
     # step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, the values shared by all
     # frameworks (no rows of its own).
-    kernel_efficiency=0.8767,
-    elementwise_factor=1.4717,
-    tensor_comm_hidden_fraction=0.0656,
-    overlap_slowdown=0.182,
-    pipeline_sends_hidden_fraction=0.0879,
-    expert_comm_hidden_fraction=0.1504,
-    attention_efficiency=0.8463,
-    expert_kernel_efficiency=0.7234,
-    kernels_per_moe_layer=423.1233,
-    step_overhead_s=0.0471,
-    straggler_per_doubling=0.003,
+    kernel_efficiency=0.8846,
+    elementwise_factor=1.4496,
+    tensor_comm_hidden_fraction=0.0819,
+    overlap_slowdown=0.1922,
+    pipeline_sends_hidden_fraction=0.1627,
+    expert_comm_hidden_fraction=0.1557,
+    attention_efficiency=0.8483,
+    expert_kernel_efficiency=0.809,
+    kernels_per_moe_layer=409.879,
+    step_overhead_s=0.0474,
+    straggler_per_doubling=0.0027,
 )
 
 EAGER_TIME = TimeHabits(
@@ -32,16 +32,16 @@ EAGER_TIME = TimeHabits(
     # step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, the values shared by PyTorch
     # frameworks (no rows of its own).
-    kernel_efficiency=0.8925,
-    elementwise_factor=1.4432,
-    tensor_comm_hidden_fraction=0.0387,
-    overlap_slowdown=0.3137,
-    pipeline_sends_hidden_fraction=0.0879,
-    expert_comm_hidden_fraction=0.1504,
-    attention_efficiency=0.8446,
-    expert_kernel_efficiency=0.7234,
-    kernels_per_moe_layer=423.1233,
+    kernel_efficiency=0.8988,
+    elementwise_factor=1.4325,
+    tensor_comm_hidden_fraction=0.0573,
+    overlap_slowdown=0.3215,
+    pipeline_sends_hidden_fraction=0.1627,
+    expert_comm_hidden_fraction=0.1557,
+    attention_efficiency=0.8504,
+    expert_kernel_efficiency=0.864,
+    kernels_per_moe_layer=409.879,
     step_overhead_s=0.0594,
-    straggler_per_doubling=0.0027,
+    straggler_per_doubling=0.0025,
 )
 """Of PyTorch code that runs plain modules (llm-foundry, torchtitan): FSDP, DDP, DeepSpeed's ZeRO."""

@@ -213,8 +213,11 @@ class TimeHabits(BaseModel):
     default_recompute: Literal["none", "selective", "full"] = "none"
     """What the framework recomputes when nothing is said."""
     weight_gradient_slowdown: float = Field(default=1.05, ge=1)
-    """Weight-gradient products over forward ones where gradients are kept in 16 bits; an fp32 sum is priced
-    by its bytes (``kernels.gemm_time``)."""
+    """Weight-gradient products over forward ones where their result is only written; a sum is priced by its
+    bytes (``kernels.gemm_time``)."""
+    adds_into_gradients: bool = False
+    """Weight-gradient products add to the 16-bit gradients as they do to fp32 ones (Megatron-Core's
+    ``gradient_accumulation_fusion``)."""
     loss_bytes_per_logit: float = 16.0
     """Moved by loss and its gradient, per logit. [byte]"""
 

@@ -85,6 +85,8 @@ class Model(BaseModel):
     """Every ``moe_layer_freq``-th layer after the dense ones is a mixture of experts."""
     dense_layers: tuple[int, ...] = ()
     """Indices of further layers whose MLP is dense."""
+    router_groups: tuple[int, int] | None = None
+    """Equal groups of experts, and how many of them one token may use (DeepSeek-V3: 8 and 4; None: all)."""
     router_bias: bool = False
     """The router adds one number per expert (a bias, or DeepSeek-V3's correction)."""
     shared_expert_gate: bool = False
@@ -139,6 +141,10 @@ class Model(BaseModel):
             )
         if self.is_moe and not 0 < self.experts_per_token <= self.num_experts:
             raise ValueError(f"experts_per_token {self.experts_per_token} is not in 1..{self.num_experts}")
+        if self.router_groups is not None and not 0 < self.router_groups[1] <= self.router_groups[0]:
+            raise ValueError(
+                f"router_groups {self.router_groups} must be the number of groups and how many a token uses"
+            )
         if self.is_moe and not self.expert_ffn_hidden_size:
             raise ValueError("expert_ffn_hidden_size is missing for a mixture of experts")
         if self.is_mla and not (self.qk_nope_head_dim and self.v_head_dim):

@@ -19,7 +19,14 @@ from planner.cost.collectives import (
     reduce_scatter_time,
 )
 from planner.cost.flops import Gemm, layer_gemms
-from planner.cost.kernels import BACKWARD_FLOPS, attention_flop, attention_time, gemm_time, memory_bound_time
+from planner.cost.kernels import (
+    BACKWARD_FLOPS,
+    FP32_SUM,
+    attention_flop,
+    attention_time,
+    gemm_time,
+    memory_bound_time,
+)
 from planner.cost.setting import Settings
 from planner.errors import BadInput
 from planner.spec.cluster import Accelerator, Cluster
@@ -183,7 +190,7 @@ def _expert_layer(row: Row) -> Phases:
     exchange = 2 * _exchange_time(config["dispatcher"], tokens, h, k, config["ep"], cluster)
     forward = sum(gemm_time(g.m, g.n, g.k, part, precision, g.count) for g in gemms)
     gradients = sum(gemm_time(g.m, g.k, g.n, part, precision, g.count) for g in gemms)
-    gradients += sum(gemm_time(g.n, g.k, g.m, part, precision, g.count, fp32_output=True) for g in gemms)
+    gradients += sum(gemm_time(g.n, g.k, g.m, part, precision, g.count, sum_bytes=FP32_SUM) for g in gemms)
     return {
         "forward": float(forward + permuted + exchange + memory_bound_time(6.0 * width * tokens, part)),
         "backward": float(gradients + permuted + exchange + memory_bound_time(10.0 * width * tokens, part)),

@@ -35,6 +35,7 @@ from priors import (
     FAILED,
     FAMILIES,
     FUSED_EXPERTS,
+    GROUPED,
     HABITS,
     OTHERS,
     OWN_KERNELS,
@@ -137,6 +138,7 @@ def framework_constants() -> list[Constant]:
         habits = dict(HABITS)
         habits |= OWN_KERNELS if name in OTHERS else {}
         habits |= EXPERTS if name in (*TRANSFORMER_ENGINE, "primus") else {}
+        habits |= GROUPED if name in ("torchtitan", *XLA) else {}
         habits |= SENDS if name in TRANSFORMER_ENGINE else {}
         habits |= FUSED_EXPERTS if name == "megatron-bridge" else {}
         habits |= ENGINE if name == "megatron-deepspeed" else {}

@@ -70,11 +70,12 @@ OWN_KERNELS: dict[str, Habit] = {
     "attention_efficiency": Habit(0.95, 0.10, 0.15, 0.5, 1.15, 0.05),
 }
 """Of frameworks without NVIDIA's Transformer Engine, on whose kernels the accelerators' curves rest."""
+GROUPED = {"expert_kernel_efficiency": Habit(0.85, 0.1, 0.1, 0.4, 1.0, 0.1)}
+"""Of frameworks with too few such rows to tell more."""
 EXPERTS: dict[str, Habit] = {
     "kernels_per_moe_layer": Habit(150.0, 100.0, 100.0, 40.0, 600.0, 80.0),
     "expert_comm_hidden_fraction": Habit(0.15, 0.15, 0.15, 0.0, 0.8, 0.1),
-    "expert_kernel_efficiency": Habit(0.85, 0.1, 0.1, 0.4, 1.0, 0.1),
-}
+} | GROUPED
 """Of frameworks with rows of mixture-of-experts models."""
 SENDS = {"pipeline_sends_hidden_fraction": Habit(0.5, 0.25, 0.2, 0.0, 1.0, 0.2)}
 """Of frameworks that interleave chunks and overlap their sends."""

@@ -83,15 +83,14 @@ def solve(model: Linear) -> tuple[Values, Values]:
     wanted = model.jacobian @ start - model.errors
     pull, target = _pull(constants, shared)
     importance = model.weights / model.weights.mean() / 2.0
-    weights, bounded = importance, np.full(rows.shape[1], np.nan)
+    limits = np.full((rows.shape[1], 2), (-np.inf, np.inf))
+    limits[: len(constants)] = [(constant.habit.low, constant.high) for constant in constants]
+    weights = importance
     for _ in range(REWEIGHTINGS):
         scale = np.sqrt(weights) / SIGMA
-        solution = _least_squares(
-            np.vstack([rows * scale[:, None], pull]), np.concatenate([wanted * scale, target]), bounded
+        solution = _within(
+            np.vstack([rows * scale[:, None], pull]), np.concatenate([wanted * scale, target]), limits
         )
-        for index, constant in enumerate(constants):
-            if not constant.habit.low <= solution[index] <= constant.high:
-                bounded[index] = solution[index] = np.clip(solution[index], constant.habit.low, constant.high)
         weights = importance / np.sqrt(1.0 + ((rows @ solution - wanted) / SIGMA) ** 2)
     return (
         {key: float(value) for key, value in zip(model.keys, solution, strict=False)},
@@ -128,6 +127,21 @@ def _chains(constant: Constant) -> list[list[Key]]:
     """Each shared value of a constant, followed by what it is drawn to itself."""
     keys = _groups(constant)
     return [keys[start:] for start in range(len(keys))]
+
+
+def _within(rows: Any, target: Any, limits: Any) -> Any:
+    """Solve with every unknown within its limits; one that would leave them is held at the limit.
+
+    Each reweighting begins without any held: outliers that are yet to lose their weight hold none for good.
+    """
+    held = np.full(len(limits), np.nan)
+    for _ in range(len(limits)):
+        solution = _least_squares(rows, target, held)
+        inside = np.clip(solution, limits[:, 0], limits[:, 1])
+        if np.array_equal(inside, solution):
+            break
+        held = np.where(inside != solution, inside, held)
+    return solution
 
 
 def _least_squares(rows: Any, target: Any, bounded: Any) -> Any:

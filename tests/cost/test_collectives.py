@@ -19,11 +19,11 @@ from planner.cost.collectives import (
     all_gather_time,
     all_reduce_time,
     all_to_all_time,
-    dispatch_bytes,
     dispatch_time,
     reduce_scatter_time,
     send_time,
 )
+from planner.cost.routing import dispatch_bytes
 from planner.spec.cluster import Cluster
 
 MIB = 2.0**20

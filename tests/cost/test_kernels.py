@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from planner.catalog.hardware import load_accelerator
 from planner.cost.kernels import (
+    FP32_SUM,
     attention_flop,
     attention_time,
     cast_time,
@@ -91,13 +92,13 @@ def test_expert_products_as_measured(tokens: int, forward: float, weight: float)
     # SimuMax on B200, N 4096, K 7168; its node sustains about 0.7 of the burst rate
     part = burst("b200", 0.7)
     assert tflops(tokens, 4096, 7168, part, count=8) == pytest.approx(forward, rel=0.28)
-    seconds = tflops(4096, 7168, tokens, part, count=8, fp32_output=True)
+    seconds = tflops(4096, 7168, tokens, part, count=8, sum_bytes=FP32_SUM)
     assert seconds == pytest.approx(weight, rel=0.15)
 
 
 def test_dense_weight_gradients_are_3_to_8_percent_slower() -> None:
     part = burst("b200", 0.8)
-    plain, summed = (gemm_time(8192, 8192, 8192, part, fp32_output=flag) for flag in (False, True))
+    plain, summed = (gemm_time(8192, 8192, 8192, part, sum_bytes=moved) for moved in (0.0, FP32_SUM))
     assert 1.01 < summed / plain < 1.08
 
 
@@ -105,7 +106,7 @@ def test_expert_weight_gradient_pays_for_the_fp32_sum() -> None:
     # 1 token: nothing but 8 bytes per element of 4096 x 7168
     part = load_accelerator("b200")
     floor = 8 * 4096 * 7168 / (8e12 * part.memory.elementwise_fraction)
-    assert gemm_time(4096, 7168, 1, part, fp32_output=True) > floor
+    assert gemm_time(4096, 7168, 1, part, sum_bytes=FP32_SUM) > floor
 
 
 def test_systolic_arrays_pad_every_dimension() -> None:
@@ -142,16 +143,16 @@ def test_products_never_beat_the_peak_and_grow_with_k(part: str, m: int, n: int,
 @given(
     part=st.sampled_from(PARTS), sizes=st.tuples(*[st.integers(1, 20_000)] * 3),
     dimension=st.sampled_from("mnk"), more=st.integers(1, 5_000), count=st.integers(1, 64),
-    precision=st.sampled_from(["bf16", "fp8"]), fp32_output=st.booleans(),
+    precision=st.sampled_from(["bf16", "fp8"]), sum_bytes=st.sampled_from([0.0, 4.0, FP32_SUM]),
 )  # fmt: skip
 @settings(deadline=None, max_examples=300)
 def test_no_product_gets_faster_by_growing(
     part: str, sizes: tuple[int, int, int], dimension: str, more: int, count: int, precision: str,
-    fp32_output: bool,
+    sum_bytes: float,
 ) -> None:  # fmt: skip
     shape = dict(zip("mnk", sizes, strict=True))
     larger = shape | {dimension: shape[dimension] + more}
-    options: dict[str, Any] = {"precision": precision, "count": count, "fp32_output": fp32_output}
+    options: dict[str, Any] = {"precision": precision, "count": count, "sum_bytes": sum_bytes}
     small, large = (
         gemm_time(accelerator=load_accelerator(part), **options, **each) for each in (shape, larger)
     )
@@ -288,7 +289,7 @@ def test_arrays_equal_scalars(part: str) -> None:
     accelerator = load_accelerator(part)
     sizes = np.array([1, 100, 4096, 30_000])
     products = gemm_time(
-        sizes[:, None], sizes[None, :], 512, accelerator, count=sizes[:, None], fp32_output=True
+        sizes[:, None], sizes[None, :], 512, accelerator, count=sizes[:, None], sum_bytes=FP32_SUM
     )
     attention = attention_time(sizes * 1e9, sizes, sizes, accelerator, head_dim=sizes)
     moved = memory_bound_time(sizes * 1e6, accelerator, "loss", sizes)
@@ -298,6 +299,6 @@ def test_arrays_equal_scalars(part: str) -> None:
         )
         assert moved[i] == pytest.approx(memory_bound_time(size * 1e6, accelerator, "loss", size))
         for j, other in enumerate(sizes.tolist()):
-            single = gemm_time(size, other, 512, accelerator, count=size, fp32_output=True)
+            single = gemm_time(size, other, 512, accelerator, count=size, sum_bytes=FP32_SUM)
             assert isinstance(single, float)
             assert products[i, j] == pytest.approx(single)

@@ -10,7 +10,7 @@ from planner.cost.activations import layer_activation_bytes
 from planner.cost.collectives import Group, all_gather_time, all_reduce_time, reduce_scatter_time
 from planner.cost.flops import layer_gemms
 from planner.cost.kernels import cast_time, gemm_time, memory_bound_time
-from planner.cost.layer import UNFUSED, embedding_time, head_time, layer_time
+from planner.cost.layer import UNFUSED, _backward_waits, embedding_time, head_time, layer_time
 from planner.cost.layer_comm import context_comm, expert_comm, shard_comm, tensor_comm
 from planner.cost.setting import Settings
 from planner.cost.work import LayerTime, WorkTime, exposed_time
@@ -284,6 +284,22 @@ def test_an_fp32_sum_is_paid_once(tiny_dense: PlanRequest, gradient_bytes: float
     assert slow.backward_weight.gemm_s == pytest.approx(ratio * plain.backward_weight.gemm_s, rel=1e-3)
 
 
+def test_a_sixteen_bit_sum_is_read_and_written(tiny_dense: PlanRequest) -> None:
+    """Half the bytes of an fp32 sum where the product adds to it; nothing but the slow-down elsewhere."""
+    request = big(tiny_dense)
+    memory = request.framework.memory
+    seconds = {}
+    for width, adds in ((4.0, False), (2.0, True), (2.0, False)):
+        habits = memory.model_copy(update={"gradient_bytes": width})
+        framework = request.framework.model_copy(update={"memory": habits})
+        changed = with_habits(
+            request.model_copy(update={"framework": framework}),
+            adds_into_gradients=adds, weight_gradient_slowdown=1.0,
+        )  # fmt: skip
+        seconds[width, adds] = float(layer_time(DENSE, Settings(), changed).backward_weight.gemm_s)
+    assert seconds[2.0, False] < seconds[2.0, True] < seconds[4.0, False]
+
+
 def test_low_precision_speeds_up_products_alone(tiny_dense: PlanRequest) -> None:
     request = big(tiny_dense)
     wide, narrow = (layer_time(DENSE, Settings(precision=p), request).forward for p in ("bf16", "fp8"))  # type: ignore[arg-type]
@@ -318,3 +334,15 @@ def test_phases_are_linear() -> None:
     layer = LayerTime(forward=WorkTime(gemm_s=1.0), recompute=WorkTime(recompute_s=2.0))
     twice = layer * 2 + layer
     assert (twice.forward.gemm_s, twice.recompute.recompute_s) == (3.0, 6.0)
+
+
+@pytest.mark.parametrize("of_input", [0.1, 1.0, 1.9, 3.0])
+@pytest.mark.parametrize("of_weight", [0.1, 1.0, 1.9, 3.0])
+def test_a_backward_pass_takes_its_work_or_its_launches(
+    tiny_dense: PlanRequest, of_input: float, of_weight: float
+) -> None:
+    """With launches of 1: 2 at least, and no gradient ends earlier because its own work grew."""
+    waits = _backward_waits(1.0, of_input, of_weight, tiny_dense)
+    assert of_input + of_weight + sum(map(float, waits)) == pytest.approx(max(2.0, of_input + of_weight))
+    longer = _backward_waits(1.0, of_input + 0.5, of_weight, tiny_dense)
+    assert of_input + 0.5 + float(longer[0]) >= of_input + float(waits[0])

@@ -88,6 +88,14 @@ def test_a_failed_run_pulls_nothing() -> None:
     assert spoiled[KEYS[0]] == pytest.approx(clean[KEYS[0]], abs=0.06)
 
 
+def test_outliers_hold_no_constant_at_its_limit() -> None:
+    """Eight rows of forty ask for a value of 32, beyond the limit of 4, until they have lost their weight."""
+    linear = model((2.0, 2.0), (40, 0))
+    linear.errors[:8] -= 3.0
+    values, _ = solve(linear)
+    assert 1.5 < values[KEYS[0]] < 3.5
+
+
 def test_values_stay_within_their_bounds() -> None:
     values, _ = solve(model((50.0, -50.0), (500, 500)))
     habit = HABITS["elementwise_factor"]

@@ -213,4 +213,13 @@ def _deepseek_experts(c: Config, defaults: _Experts) -> dict[str, Any]:
             width * c.count("n_shared_experts", defaults.shared, minimum=0) if is_shared else 0
         ),
         "num_dense_layers": c.count("first_k_dense_replace", defaults.first_dense, minimum=0),
+        "router_groups": _router_groups(c),
     }
+
+
+def _router_groups(c: Config) -> tuple[int, int] | None:
+    """``n_group`` groups of experts, of which a token uses ``topk_group``; greedy V2 routers ignore both."""
+    if not c.has("n_group") or not c.has("topk_group") or c.data.get("topk_method") == "greedy":
+        return None
+    groups = c.count("n_group"), c.count("topk_group")
+    return groups if groups[1] < groups[0] else None

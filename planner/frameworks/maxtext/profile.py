@@ -9,15 +9,16 @@ from __future__ import annotations
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits, TimeHabits
 
 TIME = TimeHabits(
-    # elementwise_factor, overlap_slowdown, step_overhead_s, straggler_per_doubling,
-    # tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl by
-    # tests/benchmarks/fit.py, 47 rows.
+    # elementwise_factor, expert_kernel_efficiency, overlap_slowdown, step_overhead_s,
+    # straggler_per_doubling, tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl
+    # by tests/benchmarks/fit.py, 47 rows.
     attention_kernel="cudnn",
-    elementwise_factor=1.0812,
-    tensor_comm_hidden_fraction=0.1376,
-    overlap_slowdown=0.2335,
-    step_overhead_s=0.0603,
-    straggler_per_doubling=0.0019,
+    elementwise_factor=0.8361,
+    tensor_comm_hidden_fraction=0.1818,
+    overlap_slowdown=0.2917,
+    expert_kernel_efficiency=0.7566,
+    step_overhead_s=0.0627,
+    straggler_per_doubling=0.0005,
 )
 
 MEMORY = MemoryHabits(

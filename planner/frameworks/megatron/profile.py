@@ -15,18 +15,18 @@ TIME = TimeHabits(
     # tensor_comm_hidden_fraction: fitted on tests/data/measured/calibration.jsonl by
     # tests/benchmarks/fit.py, 122 rows.
     attention_kernel="cudnn",
-    elementwise_factor=1.4461,
-    tensor_comm_hidden_fraction=0.0448,
+    elementwise_factor=1.4172,
+    tensor_comm_hidden_fraction=0.0601,
     low_precision_gathers=True,
-    overlap_slowdown=0.0939,
+    overlap_slowdown=0.0951,
     pipeline_sends_hidden_fraction=0.0,
     scatters_sends=True,
-    expert_comm_hidden_fraction=0.3739,
+    expert_comm_hidden_fraction=0.3551,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.745,
-    kernels_per_moe_layer=421.5434,
-    step_overhead_s=0.0477,
-    straggler_per_doubling=0.0009,
+    expert_kernel_efficiency=0.7481,
+    kernels_per_moe_layer=420.1936,
+    step_overhead_s=0.0488,
+    straggler_per_doubling=0.0007,
 )
 
 MEMORY = MemoryHabits(

@@ -14,20 +14,21 @@ TIME = TimeHabits(
     # step_overhead_s, straggler_per_doubling, tensor_comm_hidden_fraction: fitted on
     # tests/data/measured/calibration.jsonl by tests/benchmarks/fit.py, 122 rows.
     attention_kernel="cudnn",
-    elementwise_factor=0.9132,
-    tensor_comm_hidden_fraction=0.0585,
+    elementwise_factor=0.9088,
+    tensor_comm_hidden_fraction=0.0801,
     low_precision_gathers=True,
-    overlap_slowdown=0.0593,
+    overlap_slowdown=0.0574,
+    adds_into_gradients=True,
     gradient_reduce_bytes=2.0,
-    pipeline_sends_hidden_fraction=0.0,
+    pipeline_sends_hidden_fraction=0.1137,
     scatters_sends=True,
-    expert_comm_hidden_fraction=0.0878,
+    expert_comm_hidden_fraction=0.058,
     deduplicates_dispatch=True,
-    expert_kernel_efficiency=0.6345,
-    block_scaled_expert_efficiency=0.6975,
-    kernels_per_moe_layer=520.9498,
-    step_overhead_s=0.0579,
-    straggler_per_doubling=0.0015,
+    expert_kernel_efficiency=0.6464,
+    block_scaled_expert_efficiency=0.7081,
+    kernels_per_moe_layer=520.3764,
+    step_overhead_s=0.0586,
+    straggler_per_doubling=0.0012,
 )
 
 EARLIER = EarlierReleases(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner.catalog import load_model
 from planner.cost import textbook as book
-from planner.cost.collectives import dispatch_bytes
 from planner.cost.goodput import (
     FAILURES_PER_GPU_HOUR,
     LLAMA3_UNEXPECTED,
@@ -12,6 +11,7 @@ from planner.cost.goodput import (
     young_interval,
 )
 from planner.cost.parameters import layer_parameters, total_parameters
+from planner.cost.routing import dispatch_bytes
 from planner.practice.kind import Body, Entry, Kind, noted
 from planner.practice.quantity import show
 from planner.practice.question import Explanation, numeric
