@@ -44,7 +44,7 @@ def test_a_time_limit_gives_the_best_plan_so_far_with_its_gap(monkeypatch: pytes
     best = solve(request, top=1, time_limit_s=1e9, workers=1)
     assert best.status == "optimal"
     looks, statuses = clock.looks, []
-    for limit in sorted({0, 1, *(looks * part // 12 for part in range(1, 12)), looks - 3}):
+    for limit in sorted({0, 1, *(looks * part // 8 for part in range(1, 8)), looks - 3}):
         answer = solve(request, top=1, time_limit_s=limit, workers=1)
         statuses.append(answer.status)
         if answer.status == "time-limit":

@@ -36,7 +36,7 @@ def least_price(request: PlanRequest, values: dict[str, Any]) -> float:
 
 def test_sifted_bounds_lie_below_every_price_and_raise_some_bounds() -> None:
     compared = raised = 0
-    for _, request in small_requests(40, first_seed=2300):
+    for _, request in small_requests(16, first_seed=2300):
         scan = Scan(request)
         found = scan.expand(np.arange(len(scan.steady_s)))
         keys = found.rows.key(ALIKE)
@@ -57,5 +57,5 @@ def test_sifted_bounds_lie_below_every_price_and_raise_some_bounds() -> None:
                 assert min(bound, plain) <= least_price(request, values) * (1 + 1e-9)
                 compared += 1
                 raised += found.bound_s[index] * (1 + 1e-9) < bound < np.inf
-    assert compared > 30
+    assert compared > 20
     assert raised > 0
