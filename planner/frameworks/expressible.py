@@ -45,6 +45,15 @@ LIMIT_RULES = frozenset(
 """Rules whose breaking means that the framework has no way to write the plan down."""
 
 
+SHAPE_RULES = frozenset({"stages_match_the_pipeline", "stages_hold_every_layer"})
+"""Rules without which a plan's stages say nothing about the model's layers."""
+
+
+def shape_problems(plan: Plan, request: PlanRequest) -> list[str]:
+    """Return a sentence for everything that keeps the plan's stages from being read."""
+    return [found.sentence for found in check(plan, request) if found.rule in SHAPE_RULES]
+
+
 def limit_problems(plan: Plan, request: PlanRequest, profile: FrameworkProfile) -> list[str]:
     """Return a sentence for every limit of the framework that the plan exceeds."""
     asked = request.model_copy(update={"framework": profile, "pins": ()})

@@ -16,6 +16,7 @@ from types import ModuleType
 from planner.errors import BadInput, did_you_mean
 from planner.frameworks.detect import detect
 from planner.frameworks.dialects import reader
+from planner.frameworks.expressible import refuse, shape_problems
 from planner.frameworks.launch import LaunchFile, merge, stages_of
 from planner.frameworks.shell import read_script
 from planner.spec.plan import DEFAULT_ORDER, Plan
@@ -57,12 +58,15 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
     BadInput
         The framework has no launch files here, or cannot express something in the plan.
     """
+    refuse(request.framework.name, shape_problems(plan, request))
     files: dict[str, str] = _module(request.framework.name, "write").write(plan, request)
     return files
 
 
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     """Return, in words, what the request's framework cannot express of the plan (empty: nothing)."""
+    if shapeless := shape_problems(plan, request):
+        return shapeless
     problems: list[str] = _module(request.framework.name, "write").inexpressible(plan, request)
     return problems
 

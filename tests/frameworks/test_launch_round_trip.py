@@ -13,7 +13,7 @@ from planner.frameworks import load_framework
 from planner.frameworks.detect import detect
 from planner.frameworks.files import WRITERS, inexpressible, read_files, to_plan, write
 from planner.frameworks.launch import with_stages
-from planner.spec import Plan
+from planner.spec import Plan, StagePlan
 from planner.spec.ranks import coordinates, groups
 
 PLANS = 60
@@ -63,6 +63,21 @@ def test_nothing_is_dropped_in_silence(framework: str) -> None:
         read = to_plan(read_files(write(plan, request)), request)
         assert read == plan
     assert refused
+
+
+@pytest.mark.parametrize("framework", WRITERS)
+def test_stages_of_another_shape_are_refused_in_a_sentence(framework: str) -> None:
+    """Too few ranks, too many, too few layers; and a chunk more than the plan says."""
+    for plan, request in legal_plans(framework, 6):
+        layers = request.model.num_layers
+        for counts in ([(layers - 1,)], [(layers,), (0,)] * 5, [(layers - 1, 1)], [(1, 0)] * 3):
+            if [len(each) for each in counts] == [plan.virtual_stages] * plan.pipeline_parallel:
+                counts = [(layers + 1, *counts[0][1:]), *counts[1:]]
+            stages = tuple(StagePlan(chunk_layers=each) for each in counts)
+            other = plan.model_copy(update={"stages": stages})
+            assert inexpressible(other, request)
+            with pytest.raises(BadInput, match="stages"):
+                write(other, request)
 
 
 @pytest.mark.parametrize("framework", WRITERS)
