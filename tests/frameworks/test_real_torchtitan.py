@@ -91,6 +91,7 @@ CAUSES = {
     "greater than or equal to the number of stages": "microbatches_cover_the_pipeline",
     "Interleaved": "microbatches_fill_interleaved_rounds",
     "mesh": "expert_ranks_divide_the_replicas",
+    "product of mesh_sizes": "shard_groups_divide_the_expert_replicas",
 }
 """Words of a complaint, and the rule of ours that has to be among the broken ones."""
 
