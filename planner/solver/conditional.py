@@ -193,11 +193,9 @@ class _Conditional(Search):
         fastest = min((objective for objective, _, _ in plans), default=NEVER)
         if fastest >= _limit_us(self._parts[number]):
             return None
-        near = [each for each in plans if each[0] <= int(fastest * NEAR_BEST)]
-        if self._request.prefer_simple:
-            _, _, plan = min(near, key=lambda each: (each[1], each[0], repr(each[2])))
-        else:
-            _, _, plan = min(near, key=lambda each: (each[0], each[1], repr(each[2])))
+        slowest = int(fastest * NEAR_BEST) if self._request.prefer_simple else fastest
+        near = [each for each in plans if each[0] <= slowest]
+        _, _, plan = min(near, key=lambda each: (each[1], each[0], repr(each[2])))
         return evaluate(plan, self._request)
 
     def _first_plans(self) -> None:

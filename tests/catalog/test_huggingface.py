@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.catalog import load_model
-from planner.catalog.huggingface import READERS, TEXT_MODEL_TYPES, read_config
+from planner.catalog.huggingface import READERS, TEXT_MODEL_TYPES
 from planner.cost.parameters import total_parameters
 from planner.errors import BadInput
 from planner.spec.model import Model
@@ -389,14 +389,3 @@ def test_any_damage_gives_a_model_or_one_sentence(
         assert "\n" not in str(error)
     else:
         assert total_parameters(model) > 0
-
-
-def test_group_limited_routers() -> None:
-    """``n_group`` and ``topk_group`` of DeepSeek V3 and V2; V2-Lite has one group."""
-    groups = {
-        name: read_config(CONFIGS / f"{name}.json").router_groups
-        for name in ("deepseek-v3", "deepseek-v2", "deepseek-v2-lite")
-    }
-    assert groups == {"deepseek-v3": (8, 4), "deepseek-v2": (8, 3), "deepseek-v2-lite": None}
-    for name, expected in groups.items():
-        assert load_model(name).router_groups == expected

@@ -6,7 +6,6 @@ the trainer's own arguments, named in its dialect.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -102,8 +101,13 @@ def test_spoilt_files_are_read_or_refused(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.sampled_from([match.span() for match in re.finditer(r"[\w./-]+", source)]))
         source = source[: at[0]] + data.draw(JUNK) + source[at[1] :]
-    with contextlib.suppress(BadInput):
-        understood(read_text(source, path))
+    try:
+        meant = understood(read_text(source, path))
+    except BadInput as error:
+        assert str(error)
+    else:
+        assert meant["num_gpus"] >= 1
+        assert meant["global_batch"] >= 1
 
 
 def test_long_comments_are_looked_through_once() -> None:

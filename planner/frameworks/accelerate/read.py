@@ -64,12 +64,15 @@ def _full_when(value: object) -> str | None:
     return "selective" if yes(value) else None
 
 
+_OF_EVERY_ENGINE: dict[str, Key] = {
+    "num_processes": KEYS["num_processes"],
+    "mixed_precision": Key("bf16", _is_bf16),
+}
 ENGINES: dict[str, tuple[str, dict[str, Key]]] = {
     "DEEPSPEED": (
         "deepspeed",
         {
-            "num_processes": KEYS["num_processes"],
-            "mixed_precision": Key("bf16", _is_bf16),
+            **_OF_EVERY_ENGINE,
             _D + "deepspeed_config_file": Key("config_path", text),
             _D + "zero_stage": Key("zero_stage", whole),
             _D + "gradient_accumulation_steps": Key("num_microbatches", batch_number),
@@ -80,8 +83,7 @@ ENGINES: dict[str, tuple[str, dict[str, Key]]] = {
     "MEGATRON_LM": (
         "megatron",
         {
-            "num_processes": KEYS["num_processes"],
-            "mixed_precision": Key("bf16", _is_bf16),
+            **_OF_EVERY_ENGINE,
             _M + "tp_degree": Key("tensor_parallel", positive),
             _M + "pp_degree": Key("pipeline_parallel", positive),
             _M + "num_micro_batches": Key("num_microbatches", positive),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -39,10 +40,8 @@ def answer_page(answer: Answer) -> str:
     BadInput
         The plotting library is not installed (extra ``html``).
     """
-    try:
+    with _plotting():
         from planner.report.page.figures import figures
-    except ImportError as error:
-        raise BadInput(NO_PLOTS) from error
     drawn = figures(answer) if answer.result.plans else {}
     captions = {name: figure.layout.meta["caption"] for name, figure in drawn.items()}
     body = _plan_body(answer, captions) if answer.result.plans else _nothing_body(answer)
@@ -57,12 +56,19 @@ def whole_page(title: str, body: str, drawn: Mapping[str, Any]) -> str:
     BadInput
         The plotting library is not installed (extra ``html``).
     """
-    try:
+    with _plotting():
         from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise BadInput(NO_PLOTS) from error
     data = json.dumps({name: json.loads(figure.to_json()) for name, figure in drawn.items()})
     return _document(title, body, data, [get_plotlyjs(), _asset("page.js")])
+
+
+@contextmanager
+def _plotting() -> Iterator[None]:
+    """Say in a sentence that an import needs the plotting library."""
+    try:
+        yield
+    except ImportError as error:
+        raise BadInput(NO_PLOTS) from error
 
 
 def _asset(name: str) -> str:
