@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -37,6 +37,15 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int) -
     return calls
 
 
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """Python's own answer to Ctrl-C, which a shell switches off for what it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 def test_ctrl_c_still_reaches_python_after_a_solve() -> None:
     model = cp_model.CpModel()
     model.maximize(model.new_int_var(0, 7, "x"))
