@@ -34,7 +34,11 @@ from planner.frameworks.torchtitan.settings import RESHARD, SCHEDULES
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
-SCHEDULE_NAMES = {name.lower(): schedule for schedule, name in SCHEDULES.items()}
+SCHEDULE_NAMES = {name.lower(): schedule for schedule, name in SCHEDULES.items()} | {
+    "interleaved_1f1b": "interleaved",
+    "flexible_interleaved_1f1b": "interleaved",
+}
+"""Names in lower case, those of 2024's releases among them."""
 ROTATIONS = {"alltoall": "ring", "allgather": "all_gather"}
 
 
@@ -112,10 +116,19 @@ DEPRECATED = {
     "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
     "training.batch_size": "training.local_batch_size",
     "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
+    "experimental.pipeline_parallel_schedule": "parallelism.pipeline_parallel_schedule",
     "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
+    "experimental.context_parallel_rotate_method": "parallelism.context_parallel_rotate_method",
     "parallelism.data_parallel_degree": "parallelism.data_parallel_shard_degree",
 }
-"""Names of older releases."""
+"""Names of older releases, whose values mean the same under the new name."""
+GONE = {
+    f"{section}.pipeline_parallel_microbatches": "parallelism.pipeline_parallel_microbatch_size"
+    for section in ("experimental", "parallelism")
+}
+"""Names of older releases whose values mean something else: micro-batches of a step, not their size."""
+KEYS |= {old: KEYS[new] for old, new in DEPRECATED.items()}
+KEYS |= {old: Key("pipeline_microbatches", positive) for old in GONE}
 
 
 @cache
@@ -137,7 +150,7 @@ def read(source: str, path: str) -> LaunchFile:
     else:
         found = [*_flags(source, path), *_subcommand(source, path)]
     launchers = {name.removeprefix("--"): key for name, key in LAUNCHER_KEYS.items()}
-    return collect("torchtitan", found, KEYS | launchers, _is_known, DEPRECATED)
+    return collect("torchtitan", found, KEYS | launchers, _is_known, DEPRECATED | GONE)
 
 
 def _renamed(entry: Found) -> Found:
@@ -185,7 +198,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     rep, shard = _data_degrees(launch, request, t * c * p)
     d = rep * shard
     zero, group = _sharding(launch, shard * c, p)
-    b = launch.get("pipeline_microbatch", 1) if p > 1 else launch.get("local_batch", 8)
+    b = _pipeline_micro_batch(launch) if p > 1 else launch.get("local_batch", 8)
     global_batch = launch.get("global_batch", -1)
     if global_batch <= 0:
         global_batch = launch.get("local_batch", 8) * d
@@ -213,6 +226,16 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     )
     stages = stages_of(counts, plan) if counts else even_stages(request.model, plan)
     return plan.model_copy(update={"stages": stages})
+
+
+def _pipeline_micro_batch(launch: LaunchFile) -> int:
+    """Sequences of a pipeline's micro-batch: a setting of its own, or the local batch over their number."""
+    count, local = launch.get("pipeline_microbatches"), launch.get("local_batch", 8)
+    if count is None:
+        return int(launch.get("pipeline_microbatch", 1))
+    if local % count:
+        raise BadInput(f"a local batch of {local} sequences does not split into {count} micro-batches")
+    return int(local // count)
 
 
 def _data_degrees(launch: LaunchFile, request: PlanRequest, others: int) -> tuple[int, int]:

@@ -1,0 +1,55 @@
+"""Files of older releases: a value under a name that has gone still means what it meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.api import question
+from planner.errors import BadInput
+from planner.frameworks.files import read_text, to_plan
+from planner.frameworks.lint import adopt, lint
+from planner.spec import Plan
+
+TITAN_2024 = """
+[model]
+name = "llama3"
+flavor = "8B"
+
+[training]
+batch_size = 4
+seq_len = 8192
+data_parallel_degree = -1
+tensor_parallel_degree = 2
+
+[experimental]
+pipeline_parallel_degree = 4
+pipeline_parallel_schedule = "interleaved_1f1b"
+pipeline_parallel_microbatches = MICRO
+context_parallel_degree = 2
+"""
+
+
+def _plan(micro_batches: int) -> Plan:
+    request = question({"model": "llama-3-8b", "gpus": 32, "framework": "torchtitan"})
+    launch = read_text(TITAN_2024.replace("MICRO", str(micro_batches)), "train.toml")
+    return to_plan(launch, adopt(launch, request))
+
+
+def test_torchtitans_settings_of_2024_are_the_run_that_they_were() -> None:
+    plan = _plan(2)
+    assert (plan.tensor_parallel, plan.pipeline_parallel, plan.context_parallel) == (2, 4, 2)
+    assert (plan.data_parallel, plan.schedule) == (2, "interleaved")
+    assert (plan.micro_batch, plan.num_microbatches) == (2, 2)
+
+
+def test_torchtitans_number_of_micro_batches_divides_the_local_batch() -> None:
+    with pytest.raises(BadInput, match="a local batch of 4 sequences does not split into 3 micro-batches"):
+        _plan(3)
+
+
+def test_the_new_name_is_told_for_each_old_one() -> None:
+    launch = read_text(TITAN_2024.replace("MICRO", "2"), "train.toml")
+    request = question({"model": "llama-3-8b", "gpus": 32, "framework": "torchtitan"})
+    told = [found for found in lint(launch, request) if found.rule == "deprecated-key"]
+    assert [found.line for found in told] == [7, 9, 10, 13, 14, 15, 16]
+    assert "write parallelism.pipeline_parallel_microbatch_size" in told[-2].message
