@@ -62,7 +62,7 @@ def test_the_first_two_shell_blocks_install_run_and_test() -> None:
     blocks = [body.strip() for kind, body in FENCE.findall(text(README)) if kind == "sh"]
     assert blocks == [
         "pip install . && plan-parallel --model 100b --gpus 512",
-        "pip install -e '.[test]' && python -m pytest -q",
+        "pip install -e '.[test]' && python -m pytest -q -n auto --dist loadfile",
     ]
     assert text(README).index("```sh") < text(README).index("\n## ")
 
