@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from planner.cost.confidence import error_band_pct, outside_calibration
 from planner.cost.flops import mfu
+from planner.cost.longest import longest_sentence
 from planner.cost.memory import memory
 from planner.cost.stage import with_stages
 from planner.cost.step import step_time, tight_memory_factor
@@ -105,8 +106,11 @@ def _shape_sentence(plan: Plan, request: PlanRequest) -> str:
 
 
 def _notes(plan: Plan, request: PlanRequest, stages: tuple[Memory, ...]) -> tuple[str, ...]:
-    """Say what the figures leave out: idle GPUs, a full allocator, no measured run near the plan."""
+    """Say what the figures leave out: idle GPUs, lengths that fit, a full allocator, no measured run near."""
     notes = []
+    if _peak(stages) > request.cluster.usable_hbm_bytes:
+        said = longest_sentence(plan, request)
+        notes.append(f"{said[0].upper()}{said[1:]}.")
     idle = request.cluster.num_gpus - plan.num_gpus
     if idle > 0:
         notes.append(f"{idle} of {request.cluster.num_gpus} GPUs stay idle.")

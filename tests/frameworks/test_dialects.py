@@ -7,6 +7,7 @@ the trainer's own arguments, named in its dialect.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from dialect_files import (
     ACCELERATE_DEEPSPEED,
     AUTOMODEL,
+    AXOLOTL,
     CASES,
     FACTORY,
+    FOUNDRY,
     OPENRLHF,
     PADDLE,
     SWIFT,
@@ -27,6 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.api import complete, question, review_files
+from planner.cost.longest import longest_sentence
 from planner.errors import BadInput
 from planner.frameworks.dialects import DIALECTS, dialect_of
 from planner.frameworks.files import WRITERS, read_files, read_text, to_plan, write
@@ -186,13 +190,44 @@ def test_a_length_that_only_cuts_samples_is_said_to_and_yields_to_the_users(tmp_
     options = {"gpus": 8, "framework": None}
     found = review_files([str(script)], Question(**options), 0.0)
     (error,) = [entry for entry in found.findings if entry.rule == "out-of-memory"]
+    assert found.estimate is not None
+    fitting = longest_sentence(found.estimate.plan, found.request)
     assert error.message.endswith(
-        "cutoff_len only cuts samples: say with --seq-length how long the longest are"
+        f"; {fitting}; cutoff_len only cuts samples: say with --seq-length how long the longest are"
     )
     script.write_text(source + "packing: true\n", encoding="utf-8")
     assert "only cuts samples" not in str(review_files([str(script)], Question(**options), 0.0).findings)
     shorter = review_files([str(script)], Question(**options, seq_length=4096), 0.0)
     assert shorter.request.workload.seq_length == 4096 and not shorter.has_errors
+
+
+CUTS = {
+    "pad.yml": (AXOLOTL, "pad_to_sequence_len: true"),
+    "pack.yml": (AXOLOTL, "sample_packing: true"),
+    "tune.yaml": (TORCHTUNE, "dataset: {packed: true}"),
+    "foundry.yaml": (FOUNDRY, "max_duration: 1ep"),
+}
+"""A file, and a line with which its rows are full."""
+
+
+@pytest.mark.parametrize("path", CUTS)
+def test_a_length_up_to_which_rows_are_filled_cuts_nothing(path: str) -> None:
+    source, line = CUTS[path]
+    launch = read_text(f"{source}\n{line}\n", path)
+    at = launch.place("seq_length")
+    assert at is not None
+    long = replace(launch, fields={**launch.fields, "seq_length": replace(at, value=10_000_000)})
+    request = asked("llama-3-8b", 8, launch.framework, 64)
+    (error,) = [entry for entry in lint(long, request) if entry.rule == "out-of-memory"]
+    assert "only cuts samples" not in error.message and "tokens fit" in error.message
+
+
+def test_prompts_and_answers_are_cut_together() -> None:
+    source = OPENRLHF.replace("--max_len 4096", "--prompt_max_len 1024 --generate_max_len 300000")
+    launch = read_text(source, "ppo.sh")
+    request = asked("llama-3-8b", 8, launch.framework, 64)
+    (error,) = [entry for entry in lint(launch, request) if entry.rule == "out-of-memory"]
+    assert "; prompt_max_len + generate_max_len only cut samples" in error.message
 
 
 def test_a_model_that_the_catalog_lacks_is_named(tmp_path: Path) -> None:

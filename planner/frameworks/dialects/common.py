@@ -88,10 +88,17 @@ def gathered(
 
 
 def with_defaults(launch: LaunchFile, defaults: Mapping[str, Any]) -> LaunchFile:
-    """Return the launch file with values for fields that it leaves out (bf16 only where fp16 is not said)."""
+    """Return the launch file with values for fields that it leaves out (bf16 only where fp16 is not said).
+
+    A value may be a ``Found`` that says which settings it comes from.
+    """
     path = launch.paths[0]
     left_out = {"bf16"} if launch.get("fp16", False) else set()
-    assumed = {name: Found(name, value, path, 1) for name, value in defaults.items() if name not in left_out}
+    assumed = {
+        name: value if isinstance(value, Found) else Found(name, value, path, 1)
+        for name, value in defaults.items()
+        if name not in left_out
+    }
     return replace(launch, fields={**assumed, **launch.fields})
 
 
@@ -105,6 +112,14 @@ def total(found: Iterable[Found], *keys: str) -> int | None:
     said = {entry.key: str(entry.value) for entry in found}
     numbers = [said[key] for key in keys if said.get(key, "").isdecimal()]
     return sum(map(int, numbers)) if len(numbers) == len(keys) else None
+
+
+def summed(found: Iterable[Found], *keys: str) -> Found | None:
+    """The same as a setting by the names of its parts, ``a + b``, in the place of the last."""
+    said = list(found)
+    value = total(said, *keys)
+    last = next((entry for entry in reversed(said) if entry.key in keys), None)
+    return None if value is None or last is None else replace(last, key=" + ".join(keys), value=value)
 
 
 def product(found: Iterable[Found], *keys: str) -> int | None:

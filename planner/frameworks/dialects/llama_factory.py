@@ -17,7 +17,7 @@ from planner.frameworks.dialects.common import (
     flags,
     gathered,
     half,
-    total,
+    summed,
     value_of,
 )
 from planner.frameworks.launch import Found, Key, LaunchFile, positive, text, yes
@@ -43,7 +43,7 @@ KEYS: dict[str, Key] = {
 def read(source: str, path: str) -> LaunchFile:
     """Read a configuration; DeepSpeed runs where one is named, else FSDP or plain replicas."""
     found = _settings(source, path)
-    length = total(found, "max_source_length", "max_target_length")
+    length = summed(found, "max_source_length", "max_target_length")
     defaults = {"checkpointing": True, "finetune": "lora", "seq_length": length or 2048}
     if value_of(found, "quantization_bit") == 4:
         keys = {name: key for name, key in KEYS.items() if key.field != "finetune"}

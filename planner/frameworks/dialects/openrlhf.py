@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.frameworks.deepspeed.read import zero_stage
-from planner.frameworks.dialects.common import LAUNCHERS, flags, gathered, given, total
+from planner.frameworks.dialects.common import LAUNCHERS, flags, gathered, given, summed
 from planner.frameworks.launch import Key, LaunchFile, fixed, positive, text, yes
 
 
@@ -53,5 +53,5 @@ KEYS: dict[str, Key] = LAUNCHERS | {name: key for key, names in _MEANINGS for na
 def read(source: str, path: str) -> LaunchFile:
     """Read a command; a prompt and its answer together make a sequence."""
     found = flags(source, path)
-    row = total(found, "prompt_max_len", "generate_max_len")
+    row = summed(found, "prompt_max_len", "generate_max_len")
     return gathered("deepspeed", found, KEYS, path, {"zero_stage": 2, "bf16": True, **given(seq_length=row)})

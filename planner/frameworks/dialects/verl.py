@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from planner.frameworks.dialects.common import gathered, given, product, total, value_of
+from planner.frameworks.dialects.common import gathered, given, product, summed, value_of
 from planner.frameworks.launch import Found, Key, LaunchFile, positive, text, yes
 from planner.frameworks.megatron.read import KEYS as MEGATRON
 from planner.frameworks.shell import read_pairs
@@ -90,11 +90,11 @@ def _is_megatron(source: str, found: list[Found]) -> bool:
     )
 
 
-def _row(found: list[Found], megatron: bool) -> int | None:
+def _row(found: list[Found], megatron: bool) -> int | Found | None:
     """Tokens of one row of a micro-batch."""
     dynamic = str(value_of(found, _ACTOR + "use_dynamic_bsz", "false")).lower() == "true"
     ranks = _MEGATRON + "context_parallel_size" if megatron else _ACTOR + "ulysses_sequence_parallel_size"
     if dynamic:
         most = _ACTOR + "ppo_max_token_len_per_gpu"
         return product(found, most, ranks) or product(found, most)
-    return total(found, "data.max_prompt_length", "data.max_response_length")
+    return summed(found, "data.max_prompt_length", "data.max_response_length")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.cost.longest import longest_sentence
 from planner.frameworks.launch import LaunchFile
 from planner.frameworks.lint.findings import Finding, finding, place
 from planner.solver.result import Estimate
@@ -12,17 +13,32 @@ from planner.units import format_bytes
 
 CAPS = frozenset(
     {
+        "block_size",
         "cutoff_len",
         "max_len",
         "max_length",
         "max_seq_len",
         "max_seq_length",
+        "max_total_sequence_length",
         "model_max_length",
         "sequence_len",
     }
 )
-"""Names of lengths that cut samples: those that are shorter stay shorter unless they are packed."""
-PACKED = frozenset({"neat_packing", "packing", "packing_samples", "sample_packing"})
+"""Names of lengths that cut samples: those that are shorter stay shorter unless they are packed or padded."""
+FILLED = frozenset(
+    {
+        "neat_packing",
+        "packed",
+        "packing",
+        "packing_samples",
+        "pad_to_sequence_len",
+        "sample_packing",
+        "sequence_packing",
+    }
+)
+"""Settings, on where not false, that fill every row up to its length."""
+SUM = " + "
+"""Between the names of lengths that make a row together."""
 
 
 def memory_findings(launch: LaunchFile, request: PlanRequest, estimate: Estimate) -> Iterator[Finding]:
@@ -41,18 +57,32 @@ def memory_findings(launch: LaunchFile, request: PlanRequest, estimate: Estimate
         f"{format_bytes(usable)}, {format_bytes(over[worst])} too much ({largest})"
     )
     message += f"; so do ranks {others}" if others else ""
-    message += _cap(launch)
+    message += f"; {longest_sentence(estimate.plan, request)}{_cap(launch)}"
     yield finding(place(launch, "micro_batch", "recompute"), "error", "out-of-memory", message)
 
 
 def _cap(launch: LaunchFile) -> str:
     """What a file's length means for memory, where it only cuts samples."""
-    said = {_name(entry.key): entry.value for entry in launch.found}
     at = launch.place("seq_length")
-    is_packed = any(str(said.get(name, "false")).lower() not in {"false", "none"} for name in PACKED)
-    if at is None or _name(at.key) not in CAPS or is_packed:
+    if at is None or not _cuts(at.key) or _fills_rows(launch):
         return ""
-    return f"; {at.key} only cuts samples: say with --seq-length how long the longest are"
+    verb = "cut" if SUM in at.key else "cuts"
+    return f"; {at.key} only {verb} samples: say with --seq-length how long the longest are"
+
+
+def _cuts(key: str) -> bool:
+    """Whether a length, or a sum of the two of a prompt and its answer, cuts samples."""
+    return SUM in key or _name(key) in CAPS
+
+
+def _fills_rows(launch: LaunchFile) -> bool:
+    """Whether rows are packed, or padded to the full length, as LLM Foundry's are unless told otherwise."""
+    on = {entry.key for entry in launch.found if str(entry.value).lower() not in {"false", "none"}}
+    names = {_name(key) for key in on} | {key.rpartition(".")[0] for key in on if key.endswith(".enabled")}
+    if launch.framework == "llm-foundry" and "pad_to_longest" not in names:
+        return True
+    padded = any((_name(entry.key), entry.value) == ("padding", "max_length") for entry in launch.found)
+    return padded or any(_name(name) in FILLED for name in names)
 
 
 def _name(key: str) -> str:
