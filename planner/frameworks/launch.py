@@ -24,6 +24,8 @@ class Found:
     value: Any
     path: str
     line: int
+    branch: int = 0
+    """Line of the branch of a script's ``if`` that it stands in where nothing decides the branch, else 0."""
 
     @property
     def place(self) -> str:

@@ -1,7 +1,8 @@
 """Settings out of bash: words with lines, variables, arrays, continuations and quotes, nothing executed.
 
 Only what launch scripts use is understood: assignments, arrays (``A=(...)``, ``A+=(...)``), ``$A``, ``${A}``,
-``${A:-default}``, ``${A[@]}`` and whole-number arithmetic. Both branches of an ``if`` are read.
+``${A:-default}``, ``${A[@]}`` and whole-number arithmetic. Of an ``if`` the branch is read that the script's
+variables choose, and all of them where they do not say.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import ast
 import operator
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.frameworks.launch import Found
+from planner.frameworks.shell_if import Branches, decide
 
 _ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*|\d)(\+?)=")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}|\$([A-Za-z_]\w*|\d)")
@@ -39,6 +41,8 @@ class Word:
     quoted: bool = False
     single: bool = False
     """Single-quoted as a whole: nothing in it is expanded."""
+    branch: int = 0
+    """Line of the branch of an ``if`` that it stands in where nothing decides the branch, else 0."""
 
 
 @dataclass
@@ -170,13 +174,16 @@ def _arithmetic(node: ast.expr) -> int:
 
 def read_script(source: str) -> Script:
     """Read a script: assignments are remembered, arguments stored in variables or arrays count as words."""
-    script = Script()
+    script, branches = Script(), Branches()
     words = _Scanner(source).run()
     at = 0
     while at < len(words):
-        word = words[at]
+        word = words[at] = replace(words[at], branch=branches.branch)
+        behind = _after_keyword(script, words, at, branches)
         match = _ASSIGNMENT.match(word.text)
-        if match is None:
+        if behind is not None or branches.skipped:
+            at = behind or at + 1
+        elif match is None:
             is_program = at > 0 and re.fullmatch(r"-[a-z]*c", words[at - 1].text)
             script.words += _flag_words(word) if is_program and word.quoted else [word]
             at += 1
@@ -190,15 +197,33 @@ def read_script(source: str) -> Script:
     return script
 
 
+def _after_keyword(script: Script, words: list[Word], at: int, branches: Branches) -> int | None:
+    """Follow a word of an ``if`` statement and return the place behind it, None for other words."""
+    word = words[at]
+    begins = at == 0 or words[at - 1].text in {"\n", ";", "then", "else", "do", "{", "&", "|"}
+    if word.quoted or not begins or word.text not in {"if", "elif", "else", "fi"}:
+        return None
+    if word.text == "fi":
+        branches.leave()
+        return at + 1
+    rest = [] if word.text == "else" else range(at, len(words))
+    end = next((i for i in rest if words[i].text == "then"), at)
+    condition = [entry for entry in words[at + 1 : end] if entry.text not in {"\n", ";"}]
+    said = [entry.text if entry.single else script.expand(entry.text) for entry in condition]
+    verdict = True if word.text == "else" else decide(said)
+    (branches.enter if word.text == "if" else branches.go_on)(verdict, word.line)
+    return end + 1
+
+
 def _array(script: Script, words: list[Word], at: int) -> int:
     """Take ``NAME=( ... )`` and return the place behind it."""
     match = _ASSIGNMENT.match(words[at].text)
     script.containers.add(match.group(1) if match else "")
-    entries = []
+    entries, branch = [], words[at].branch
     at += 2
     while at < len(words) and words[at].text != ")":
         if words[at].text != "\n":
-            entries += _flag_words(words[at])
+            entries += [replace(entry, branch=branch) for entry in _flag_words(words[at])]
         at += 1
     script.words += [*entries, Word("\n", words[at - 1].line)]
     return at + 1
@@ -208,7 +233,8 @@ def _flag_words(word: Word) -> list[Word]:
     """Words of one in quotes that is cut where it is used: ``"--flag value"`` in an array, ``bash -c``."""
     if not re.search(r"(^|\s)--[A-Za-z]\S*(\s|$)", word.text):
         return [word]
-    return [entry for entry in _Scanner(word.text, line=word.line).run() if entry.text != "\n"]
+    words = _Scanner(word.text, line=word.line).run()
+    return [replace(entry, branch=word.branch) for entry in words if entry.text != "\n"]
 
 
 def _scalar(script: Script, word: Word, match: re.Match[str]) -> None:
@@ -223,7 +249,7 @@ def _scalar(script: Script, word: Word, match: re.Match[str]) -> None:
         return
     script.containers.add(name)
     scanner = _Scanner(value.replace("\\\n", "\n"), line=word.line)
-    script.words += [entry for entry in scanner.run() if entry.text != "\n"]
+    script.words += [replace(entry, branch=word.branch) for entry in scanner.run() if entry.text != "\n"]
     script.words.append(Word("\n", word.line))
 
 
@@ -273,7 +299,7 @@ def _found(script: Script, flag: Word, values: list[str], path: str) -> Found:
     if equals:
         values = [script.expand(attached), *values]
     value: object = True if not values else values[0] if len(values) == 1 else list(values)
-    return Found(key, value, path, flag.line)
+    return Found(key, value, path, flag.line, flag.branch)
 
 
 def _is_container(script: Script, word: Word) -> bool:
