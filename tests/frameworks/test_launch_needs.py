@@ -9,7 +9,9 @@ from planner.api import question
 from planner.errors import BadInput
 from planner.frameworks.files import read_files, read_text, to_plan, write
 from planner.frameworks.lint.needs import NEEDS, need_findings
-from planner.frameworks.megatron.read import known_flags
+from planner.frameworks.megatron.needs import ARGUMENTS, CORE
+from planner.frameworks.megatron.read import QUEUES, known_flags
+from planner.frameworks.needs import names
 
 SCRIPT = "torchrun pretrain_gpt.py --num-layers 8 --seq-length 4096 --max-position-embeddings 4096 {flags}\n"
 
@@ -93,15 +95,186 @@ def test_deepspeed_takes_one_half_precision() -> None:
 
 
 def test_megatron_knows_every_flag_of_the_table() -> None:
-    names = {
-        name.partition("=")[0]
-        for need in NEEDS["megatron"]
-        for name in (need.setting, *need.needs, *need.excludes)
-    }
-    assert {f"--{name.replace('_', '-')}" for name in names} <= known_flags()
+    every = {name for need in NEEDS["megatron"] for name in names(need)} - {QUEUES.lower()}
+    assert {f"--{name.replace('_', '-')}" for name in every} <= known_flags()
 
 
-@pytest.mark.parametrize("framework", ["megatron", "deepspeed"])
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge", "deepspeed"])
 def test_written_files_lack_nothing(framework: str) -> None:
     for plan, request in legal_plans(framework, 40):
         assert not list(need_findings(read_files(write(plan, request))))
+
+
+OVERLAP = "--num-experts 8 --disable-bias-linear --bf16 --moe-token-dispatcher-type alltoall "
+OVERLAP += "--expert-model-parallel-size 8 --overlap-moe-expert-parallel-comm "
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            OVERLAP + "--moe-shared-expert-overlap",
+            "--overlap-moe-expert-parallel-comm does not go with --moe-shared-expert-overlap",
+        ),
+        (
+            OVERLAP + "--recompute-granularity selective --recompute-modules moe mlp",
+            "--overlap-moe-expert-parallel-comm does not go with --recompute-modules with moe",
+        ),
+        (
+            OVERLAP + "--mtp-num-layers 2",
+            "--overlap-moe-expert-parallel-comm does not go with --mtp-num-layers above 1",
+        ),
+        ("--delay-wgrad-compute", "--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm"),
+        (
+            "--num-experts 8 --tensor-model-parallel-size 2",
+            "--num-experts 8 needs --disable-bias-linear or --expert-tensor-parallel-size 1 "
+            "beside --tensor-model-parallel-size above 1",
+        ),
+        ("--use-megatron-fsdp", "--use-megatron-fsdp needs --ckpt-format fsdp_dtensor"),
+        (
+            "--use-torch-fsdp2 --untie-embeddings-and-output-weights --no-gradient-accumulation-fusion "
+            "--pipeline-model-parallel-size 2",
+            "--use-torch-fsdp2 does not go with --pipeline-model-parallel-size above 1",
+        ),
+        (
+            "--cp-comm-type a2a+p2p --context-parallel-size 4",
+            "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes",
+        ),
+        (
+            "--cuda-graph-impl transformer_engine --recompute-granularity full --recompute-method uniform "
+            "--recompute-num-layers 1",
+            "--cuda-graph-impl transformer_engine does not go with --recompute-granularity full",
+        ),
+        (
+            "--cpu-offloading-num-layers 4 --pipeline-model-parallel-size 2",
+            "--cpu-offloading-num-layers 4 does not go with --pipeline-model-parallel-size above 1",
+        ),
+        (
+            "--fp8-format hybrid --fp8-recipe delayed --first-last-layers-bf16",
+            "--first-last-layers-bf16 does not go with --fp8-recipe delayed",
+        ),
+        (
+            "--decoder-first-pipeline-num-layers 3 --account-for-embedding-in-pipeline-split",
+            "--decoder-first-pipeline-num-layers 3 does not go with "
+            "--account-for-embedding-in-pipeline-split",
+        ),
+        (
+            "--moe-router-topk 1",
+            "--moe-router-topk 1 needs --moe-router-pre-softmax or --moe-router-score-function sigmoid or "
+            "--moe-router-score-function sqrtsoftplus or --moe-router-load-balancing-type sinkhorn",
+        ),
+    ],
+)
+def test_what_megatron_core_refuses_is_told(flags: str, message: str) -> None:
+    assert told(flags) == [message]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        OVERLAP + "--delay-wgrad-compute",
+        OVERLAP + "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2",
+        "--use-megatron-fsdp --ckpt-format fsdp_dtensor --data-parallel-sharding-strategy optim_grads",
+        "--cuda-graph-impl local --cuda-graph-modules full_iteration --recompute-granularity full "
+        "--recompute-method uniform --recompute-num-layers 1",
+        "--num-experts 8 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1",
+        "--num-experts 8 --moe-router-topk 2",
+    ],
+)
+def test_what_megatron_core_accepts_is_not_told(flags: str) -> None:
+    assert not told(flags)
+
+
+def test_a_queue_of_its_own_for_communication_excludes_fsdp() -> None:
+    """arguments.py: CUDA_DEVICE_MAX_CONNECTIONS=1 serialises the gathering of weights."""
+    fsdp = SCRIPT.format(flags="--use-megatron-fsdp --ckpt-format fsdp_dtensor")
+    (said,) = need_findings(read_text("export CUDA_DEVICE_MAX_CONNECTIONS=1\n" + fsdp, "run.sh"))
+    assert said.message == "--use-megatron-fsdp does not go with CUDA_DEVICE_MAX_CONNECTIONS 1"
+    assert not list(need_findings(read_text("export CUDA_DEVICE_MAX_CONNECTIONS=8\n" + fsdp, "run.sh")))
+
+
+def test_branches_of_an_open_if_exclude_nothing() -> None:
+    """Only one of them is taken: a conflict between two of them is none."""
+    script = "if [ $1 = a ]; then P='--bf16 '\nelse P='--fp16 '\nfi\n" + SCRIPT.format(flags="$P")
+    assert not list(need_findings(read_text(script, "run.sh")))
+
+
+def test_a_recipe_below_may_fill_in_what_overrides_leave_out() -> None:
+    """Overrides of Bridge stand on a recipe: a contradiction is told, what may be said below is not."""
+    alone = "model.overlap_moe_expert_parallel_comm=true\nmodel.tensor_model_parallel_size=2\n"
+    assert not list(need_findings(read_text(alone, "a.txt")))
+    both = alone + "model.recompute_granularity=full\n"
+    (said,) = need_findings(read_text(both, "a.txt"))
+    assert said.message == (
+        "model.overlap_moe_expert_parallel_comm does not go with recompute_granularity full"
+    )
+
+
+def test_settings_of_the_rollout_are_not_those_of_training() -> None:
+    """verl: the actor's engine alone runs megatron-core's checks."""
+    actor, rollout = "actor_rollout_ref.actor.megatron.", "actor_rollout_ref.rollout."
+    override = actor + "override_transformer_config."
+    script = f"python -m verl.trainer.main_ppo {actor}pipeline_model_parallel_size=1 "
+    script += f"+{override}recompute_granularity=full +{override}recompute_method=uniform "
+    script += f"+{override}recompute_num_layers=1 {rollout}overlap_moe_expert_parallel_comm=True\n"
+    assert not list(need_findings(read_text(script, "run.sh")))
+    moved = script.replace(rollout + "overlap", "+" + override + "overlap")
+    assert "does not go with recompute_granularity full" in " ".join(
+        entry.message for entry in need_findings(read_text(moved, "run.sh"))
+    )
+
+
+def test_sizes_of_a_hierarchy_make_up_the_context_ranks_and_divide_heads() -> None:
+    """parallel_state.py: their product; the first is the group of the all-to-all."""
+    model = question({"model": "llama-3-8b", "gpus": 16, "framework": "megatron"}).model
+    flags = "--context-parallel-size 16 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes "
+
+    def messages(sizes: str) -> list[str]:
+        launch = read_text(SCRIPT.format(flags=flags + sizes), "run.sh")
+        return [entry.message for entry in need_findings(launch, model) if entry.severity == "error"]
+
+    assert not messages("8 2")
+    assert messages("4 2") == [
+        "--hierarchical-context-parallel-sizes 4 x 2 is 8 ranks, context parallelism has 16"
+    ]
+    assert messages("16 1") == [
+        "the all-to-all of --hierarchical-context-parallel-sizes splits 8 KV heads over 16 ranks"
+    ]
+
+
+def test_router_groups_divide_the_experts() -> None:
+    assert told("--num-experts 128 --moe-router-num-groups 6") == [
+        "--moe-router-num-groups 6 does not divide 128 experts (nearest: 4)"
+    ]
+    assert told("--num-experts 128 --moe-router-num-groups 4 --moe-router-group-topk 8") == [
+        "--moe-router-group-topk 8 is more than --moe-router-num-groups 4"
+    ]
+    assert not told("--num-experts 128 --moe-router-num-groups 8 --moe-router-group-topk 4")
+
+
+def test_a_list_of_exchanges_has_one_for_each_layer() -> None:
+    assert told("--cp-comm-type p2p p2p allgather") == [
+        "--cp-comm-type has 3 entries; it takes one, or one for each of the 8 layers"
+    ]
+    assert not told("--cp-comm-type " + "p2p " * 8)
+
+
+def test_a_sharding_strategy_without_its_engine_is_said_to_do_nothing() -> None:
+    said = told("--data-parallel-sharding-strategy optim_grads_params --use-distributed-optimizer")
+    assert said == [
+        "--data-parallel-sharding-strategy optim_grads_params does nothing without use_megatron_fsdp"
+    ]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_megatron_deepspeed_shards_gradients_only_outside_its_pipeline_engine(stage: int) -> None:
+    script = "deepspeed pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 "
+    script += f"--deepspeed --zero-stage {stage} --pipeline-model-parallel-size 1\n"
+    (said,) = need_findings(read_text(script, "run.sh"))
+    assert said.message.startswith(f"--zero-stage {stage} needs --no-pipeline-parallel")
+    assert not list(need_findings(read_text(script.strip() + " --no-pipeline-parallel\n", "run.sh")))
+    assert not list(need_findings(read_text(script.replace(f"stage {stage}", "stage 1"), "run.sh")))
+
+
+def test_the_two_lists_of_megatron_say_nothing_twice() -> None:
+    assert not set(CORE) & set(ARGUMENTS)

@@ -1,114 +1,124 @@
-"""Settings that need or exclude others, and that no plan shows: what the frameworks' own checks refuse.
-
-From Megatron-LM's ``validate_args`` and ``TransformerConfig`` (0.19.2), Bridge's ``validate`` and DeepSpeed's
-configuration.
-"""
+"""Settings that need or exclude others, and that no plan shows: what the frameworks' own checks refuse."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import chain
 
+from planner.frameworks.deepspeed.needs import DEEPSPEED, MEGATRON_DEEPSPEED
 from planner.frameworks.launch import Found, LaunchFile
 from planner.frameworks.lint.findings import Finding, finding
+from planner.frameworks.lint.megatron_settings import megatron_findings
+from planner.frameworks.megatron.needs import ARGUMENTS, CORE
 from planner.frameworks.megatron.read import KEYS
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """``setting`` goes only with one of ``needs`` (where given) and with none of ``excludes``.
-
-    A name alone is a setting that is on; ``name=value`` one with that value.
-    """
-
-    setting: str
-    needs: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
-
-
-_DISTRIBUTED = ("use_distributed_optimizer", "use_megatron_fsdp")
+from planner.frameworks.needs import Need, Said, holds
+from planner.spec.model import Model
 
 NEEDS: dict[str, tuple[Need, ...]] = {
-    "megatron": (
-        Need("overlap_param_gather", (*_DISTRIBUTED, "optimizer=dist_muon")),
-        Need("overlap_param_gather", ("overlap_grad_reduce",)),
-        Need("overlap_param_gather_with_optimizer_step", ("use_distributed_optimizer",)),
-        Need("overlap_param_gather_with_optimizer_step", ("overlap_param_gather",)),
-        Need("fp8_param_gather", (*_DISTRIBUTED, "use_torch_fsdp2")),
-        Need("use_torch_fsdp2", excludes=("use_distributed_optimizer",)),
-        Need("use_torch_fsdp2", ("untie_embeddings_and_output_weights",)),
-        Need("tp_comm_overlap", ("sequence_parallel",)),
-        Need("recompute_granularity=full", ("recompute_method",)),
-        Need("recompute_granularity=full", ("recompute_num_layers",)),
-        Need("recompute_granularity=selective", excludes=("recompute_method", "recompute_num_layers")),
-        Need("recompute_activations", excludes=("recompute_method", "recompute_num_layers")),
-        Need("distribute_saved_activations", ("recompute_granularity=full",)),
-        Need("distribute_saved_activations", excludes=("sequence_parallel",)),
-        Need("num_layers_per_virtual_pipeline_stage", excludes=("num_virtual_stages_per_pipeline_rank",)),
-        Need("bf16", excludes=("fp16",)),
-    ),
-    "megatron-bridge": (Need("dist.use_tp_pp_dp_mapping", excludes=("ddp.use_megatron_fsdp",)),),
-    "deepspeed": (Need("bf16.enabled", excludes=("fp16.enabled",)),),
+    "megatron": (*CORE, *ARGUMENTS),
+    "primus": CORE,
+    "megatron-bridge": (*CORE, Need("use_tp_pp_dp_mapping", excludes=("use_megatron_fsdp",))),
+    "deepspeed": (*DEEPSPEED, *MEGATRON_DEEPSPEED),
+    "megatron-deepspeed": MEGATRON_DEEPSPEED,
 }
 """Framework to what its settings need."""
-
+ON_MEGATRON = frozenset({"megatron", "megatron-bridge", "primus"})
+RENAMED = {
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
+    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+    "num_moe_experts": "num_experts",
+    "moe_router_padding_for_fp8": "moe_router_padding_for_quantization",
+    "cuda_graph_scope": "cuda_graph_modules",
+    "fp8": "fp8_format",
+    "fp4": "fp4_format",
+}
+"""Other names for Megatron's settings: fields of its configuration objects, and what they were called."""
+_OTHER_PARTS = re.compile(r"^(critic|data|reward_model)\.|^actor_rollout_ref\.(?!actor\.)|\.generation\.")
+"""Sections of trainers of agents that speak of something else than the actor's training engine."""
 
 HYBRID = frozenset({"hybrid_layer_pattern", "hybrid_override_pattern", "is_hybrid_model"})
 """Settings of models with state-space layers between those of attention."""
 
 
-def need_findings(launch: LaunchFile) -> Iterator[Finding]:
-    """Yield an error for every setting without the one that it needs, or beside one that it excludes."""
-    said = _switched_on(launch) | {_plain(entry.key): entry for entry in launch.found}
-    for need in NEEDS.get(launch.framework, ()):
-        at = _given(said, need.setting)
-        if at is None:
+def need_findings(launch: LaunchFile, model: Model | None = None) -> Iterator[Finding]:
+    """Yield an error for every setting without the one that it needs, or beside one that it excludes.
+
+    Parameters
+    ----------
+    model
+        The model in question, for settings that hang on its shape.
+    """
+    said = _said(launch)
+    seen: set[tuple[str, str]] = set()
+    parts = [_broken(need, said, _says_all(launch)) for need in NEEDS.get(launch.framework, ())]
+    if launch.framework in ON_MEGATRON:
+        parts.append(megatron_findings(launch, said, model))
+    parts += [_positions(said), _two_ranks(said), _unpriced(launch, said)]
+    for entry in chain.from_iterable(parts):
+        if (entry.rule, entry.message) not in seen:
+            seen.add((entry.rule, entry.message))
+            yield entry
+
+
+def _says_all(launch: LaunchFile) -> bool:
+    """Whether nothing but the framework's own defaults fills in what the files leave out."""
+    if launch.framework not in ON_MEGATRON:
+        return True
+    return launch.framework == "megatron" and any(entry.key.startswith("--") for entry in launch.found)
+
+
+def _said(launch: LaunchFile) -> Said:
+    """Settings by plain names; those of other parts of a program than the training engine left out."""
+    on_megatron = launch.framework in ON_MEGATRON
+    names = _switched_on(launch) if on_megatron else {}
+    for entry in launch.found:
+        if entry.value is None or (on_megatron and _OTHER_PARTS.search(entry.key)):
             continue
-        if need.needs and not any(_given(said, name) for name in need.needs):
-            words = " or ".join(_spelled(name, at.key) for name in need.needs)
-            yield finding(at, "error", "settings-need-others", f"{_shown(at)} needs {words}")
-        for name in need.excludes:
-            other = _given(said, name)
-            if other is not None:
-                message = f"{_shown(at)} does not go with {other.key}"
-                yield finding(at, "error", "settings-need-others", message)
-    yield from _positions(said)
-    yield from _two_ranks(said)
-    for name in HYBRID & set(said):
-        message = (
-            f"{said[name].key}: state-space layers are not priced; every layer counts as an attention layer"
-        )
-        yield finding(said[name], "warning", "setting-means-less", message)
-    stage = launch.fields.get("zero_stage")
-    if launch.framework == "nanotron" and stage is not None and stage.value > 1:
-        message = f"nanotron shards the optimizer alone: {_shown(stage)} runs as 1"
-        yield finding(stage, "warning", "setting-means-less", message)
+        name = entry.key.removeprefix("--").replace("-", "_")
+        if on_megatron:
+            name = name.rpartition(".")[2].lower()
+        names[RENAMED.get(name, name)] = entry
+    return names
 
 
 def _switched_on(launch: LaunchFile) -> dict[str, Found]:
     """Megatron's switches that a trainer around it turns on by itself."""
-    if launch.framework != "megatron":
-        return {}
     fields = launch.fields
     on = {name: fields[key.field] for name, key in KEYS.items() if key.field in fields}
     return {name: found for name, found in on.items() if found.value is True}
 
 
-def _positions(said: dict[str, Found]) -> Iterator[Finding]:
+def _broken(need: Need, said: Said, says_all: bool) -> Iterator[Finding]:
+    at = holds(need.setting, said)
+    if at is None or not all(holds(condition, said) for condition in need.when):
+        return
+    may_miss = need.passed_on or says_all
+    if need.needs and may_miss and not any(holds(condition, said) for condition in need.needs):
+        words = " or ".join(_spelled(condition, at.key) for condition in need.needs)
+        beside = "".join(f" beside {_spelled(condition, at.key)}" for condition in need.when)
+        yield finding(at, "error", "settings-need-others", f"{_shown(at)} needs {words}{beside}")
+    for condition in need.excludes:
+        other = holds(condition, said)
+        if other is not None and (other.branch == at.branch or not (other.branch or at.branch)):
+            words = _spelled(condition, other.key)
+            yield finding(at, "error", "settings-need-others", f"{_shown(at)} does not go with {words}")
+
+
+def _positions(said: Said) -> Iterator[Finding]:
     """Megatron wants a position for every token, rotary embeddings or not."""
     positions, tokens = said.get("max_position_embeddings"), said.get("seq_length")
-    if (
-        positions is None
-        or tokens is None
-        or not (f"{positions.value}".isdigit() and f"{tokens.value}".isdigit())
-    ):
+    if positions is None or tokens is None or not positions.key.startswith("--"):
+        return
+    if not (f"{positions.value}".isdigit() and f"{tokens.value}".isdigit()):
         return
     if int(positions.value) < int(tokens.value):
         message = f"{_shown(positions)} is less than {_shown(tokens)}"
         yield finding(positions, "error", "settings-need-others", message)
 
 
-def _two_ranks(said: dict[str, Found]) -> Iterator[Finding]:
+def _two_ranks(said: Said) -> Iterator[Finding]:
     """Interleaving over two ranks puts two sends to one rank into a batch unless they overlap computation."""
     chunks = ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage")
     ranks, apart = said.get("pipeline_model_parallel_size"), said.get("no_overlap_p2p_communication")
@@ -120,23 +130,33 @@ def _two_ranks(said: dict[str, Found]) -> Iterator[Finding]:
         yield finding(at, "error", "settings-need-others", message)
 
 
-def _plain(key: str) -> str:
-    return key.removeprefix("--").replace("-", "_")
+def _unpriced(launch: LaunchFile, said: Said) -> Iterator[Finding]:
+    for name in sorted(HYBRID & set(said)):
+        message = (
+            f"{said[name].key}: state-space layers are not priced; every layer counts as an attention layer"
+        )
+        yield finding(said[name], "warning", "setting-means-less", message)
+    stage = launch.fields.get("zero_stage")
+    if launch.framework == "nanotron" and stage is not None and stage.value > 1:
+        message = f"nanotron shards the optimizer alone: {_shown(stage)} runs as 1"
+        yield finding(stage, "warning", "setting-means-less", message)
 
 
-def _spelled(name: str, like: str) -> str:
-    """``name`` as the framework spells it: a flag where ``like`` is one."""
-    key, _, value = name.partition("=")
-    return " ".join([f"--{key.replace('_', '-')}" if like.startswith("--") else key, value]).strip()
+def _spelled(condition: str, like: str) -> str:
+    """A condition as the framework spells it: flags where ``like`` is one."""
+    for sign, word in (("=", " "), ("~", " with "), (">", " above ")):
+        name, found, value = condition.partition(sign)
+        if found:
+            return f"{_key(name, like)}{word}{value}"
+    return _key(condition, like)
+
+
+def _key(name: str, like: str) -> str:
+    if name == "cuda_device_max_connections":
+        return name.upper()
+    return f"--{name.replace('_', '-')}" if like.startswith("--") else name
 
 
 def _shown(at: Found) -> str:
-    return at.key if at.value is True else f"{at.key} {at.value}"
-
-
-def _given(said: dict[str, Found], name: str) -> Found | None:
-    key, _, value = name.partition("=")
-    entry = said.get(key)
-    if entry is None or str(entry.value).lower() in {"false", "none", "auto"}:
-        return None
-    return entry if not value or str(entry.value).lower() == value else None
+    value = " ".join(map(str, at.value)) if isinstance(at.value, list) else at.value
+    return at.key if at.value is True else f"{at.key} {value}"

@@ -14,6 +14,7 @@ from planner.frameworks.lint.findings import Finding, finding, place
 from planner.frameworks.lint.memory import memory_findings
 from planner.frameworks.lint.models import named_model
 from planner.frameworks.lint.needs import need_findings
+from planner.frameworks.lint.reference import reference_findings
 from planner.frameworks.lint.silent import not_told
 from planner.frameworks.lint.slow import slow_findings
 from planner.frameworks.shell import unset_variable
@@ -102,7 +103,7 @@ def batch_of(launch: LaunchFile, num_gpus: int | None) -> int | None:
 
 
 def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:
-    """Return the request with the file's own batch, sequence length, optimizer, loss and adapters."""
+    """Return the request with the file's batch, sequence length, optimizer, loss, adapters and habits."""
     workload = request.workload.model_copy(
         update={
             "global_batch": launch.get("global_batch", request.workload.global_batch),
@@ -115,6 +116,9 @@ def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:
     framework = request.framework
     if "finetune" in launch.fields:
         workload = with_fine_tuning(workload, launch.get("finetune"))
+    for part in ("limits", "memory"):  # where the trainer differs from the framework below it
+        changed = getattr(framework, part).model_copy(update=launch.get(part, {}))
+        framework = framework.model_copy(update={part: changed})
     if "optimizer" in launch.fields:
         framework = with_optimizer(framework, launch.get("optimizer"))
     if "loss" in launch.fields:
@@ -144,7 +148,7 @@ def review(launch: LaunchFile, request: PlanRequest, search_s: float = 20.0) -> 
         Time for the search of a better plan; 0 leaves it out. [s]
     """
     asked = adopt(launch, request)
-    findings = [*_stale(launch), *_differences(launch, asked), *need_findings(launch)]
+    findings = [*_stale(launch), *_differences(launch, asked), *need_findings(launch, asked.model)]
     here = _on_the_cluster(launch)
     try:
         plan = to_plan(here, asked)
@@ -159,7 +163,7 @@ def review(launch: LaunchFile, request: PlanRequest, search_s: float = 20.0) -> 
         found = _search(asked, search_s)
         return _done(launch, findings, Review((), asked, None, None, found))
     findings += [*_broken(launch, estimate, priced.model), *memory_findings(launch, priced, estimate)]
-    findings += slow_findings(launch, priced, estimate)
+    findings += [*reference_findings(launch, priced, plan), *slow_findings(launch, priced, estimate)]
     return _done(launch, findings, Review((), priced, plan, estimate, _search(priced, search_s)))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,15 +69,21 @@ def words(value: Any) -> tuple[str, ...]:
     return tuple(str(entry) for entry in value) if isinstance(value, list) else (str(value),)
 
 
-_KINDS = {name: kind for kind, name in CONTEXT_KINDS.items()} | {"a2a+p2p": "all_to_all"}
+_KINDS = {name: kind for kind, name in CONTEXT_KINDS.items()} | {
+    "all_gather": "all_gather",
+    "a2a+p2p": "ring",
+}
+"""Megatron's words; the ring between groups is what a hierarchical exchange adds to one node's all-to-all."""
 
 
 def context_kind(value: Any) -> str:
     """Read ``--cp-comm-type``; one word for all layers."""
-    names = set(words(value))
-    if len(names) != 1 or not names <= set(_KINDS):
-        raise ValueError(f"must be one of {', '.join(_KINDS)}")
-    return _KINDS[names.pop()]
+    kinds = {_KINDS.get(name) for name in words(value)}
+    if None in kinds or not kinds:
+        raise ValueError(f"must be of {', '.join(_KINDS)}")
+    if len(kinds) > 1:
+        raise ValueError("differs by layer, which is not priced: every layer counts as a ring")
+    return str(kinds.pop())
 
 
 def rank_order(value: Any) -> str:
@@ -186,14 +194,24 @@ def read(source: str, path: str) -> LaunchFile:
     if world.isdigit():
         line = next(i for i, row in enumerate(source.splitlines(), 1) if "WORLD_SIZE_OF_PLAN=" in row)
         found.append(Found("WORLD_SIZE_OF_PLAN", world, path, line))
+    found += _environment(source, path)
     keys = _dashed(KEYS) | LAUNCHER_KEYS | {"WORLD_SIZE_OF_PLAN": Key("num_gpus", positive)}
     return collect(
         "megatron",
         found,
         keys,
-        lambda key: key in known_flags() or is_launcher_flag(key),
+        lambda key: key in known_flags() or is_launcher_flag(key) or key == QUEUES,
         _dashed(DEPRECATED),
     )
+
+
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""Variable of the environment that Megatron's own checks look at."""
+
+
+def _environment(source: str, path: str) -> Iterator[Found]:
+    for match in re.finditer(rf"(?m)^[^#\n]*\b{QUEUES}=[\"']?(\d+)", source):
+        yield Found(QUEUES, match.group(1), path, source.count("\n", 0, match.start(1)) + 1)
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
