@@ -108,8 +108,9 @@ def all_verdicts() -> Iterator[tuple[str, Verdict]]:
 def reason(verdict: Verdict) -> str:
     """Why the planner disagrees, as far as it is known."""
     place = verdict.case, verdict.number
-    known = DISAGREE.get(place) or MEDIUM_REASONS.get(place) or MEDIUM_REASONS.get(verdict.case)
-    return known or "not understood"
+    if place in DISAGREE:
+        return DISAGREE[place].reason
+    return MEDIUM_REASONS.get(place) or MEDIUM_REASONS.get(verdict.case) or "not understood"
 
 
 def report() -> str:

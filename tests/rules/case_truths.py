@@ -37,6 +37,10 @@ class Truth:
     """Field to the exact values that the violations propose for it."""
     says: str = ""
     """Words of a violation."""
+    longest: int | None = None
+    """The longest sequence that fits, within 5 %. [token]"""
+    peak_lies_between_losses: bool = False
+    """The measured peak is above the memory with logits in chunks and below that with whole logits."""
 
 
 def peaks(*numbers: int, **given: Any) -> list[Truth]:
@@ -253,19 +257,33 @@ TRUTHS: dict[str, list[Truth]] = {
     ],
 }  # fmt: skip
 
-LENGTH_IS_A_CAP = "The length is the cap of a sample; the batches that ran were shorter."
-DISAGREE: dict[tuple[str, int], str] = {
-    ("openrlhf-851-70b-zero2", 1): LENGTH_IS_A_CAP,
-    ("s1-13-32b-8vs16", 1): LENGTH_IS_A_CAP,
-    ("automodel-2394-gptoss120b-gb200", 4): (
+
+@dataclass(frozen=True)
+class Disagreement:
+    """What the planner says where a case says something else, and why."""
+
+    reason: str
+    verdict: Truth
+
+
+def cap(entry: int, longest: int) -> Disagreement:
+    """The case gives the length at which samples are cut; the planner says how long they can be."""
+    reason = "The length is the cap of a sample; the batches that ran were shorter (the planner says how long"
+    return Disagreement(
+        f"{reason} they can be: {longest} tokens).", Truth(entry=entry, is_legal=True, longest=longest)
+    )
+
+
+DISAGREE: dict[tuple[str, int], Disagreement] = {
+    ("openrlhf-851-70b-zero2", 1): cap(1, 1728),
+    ("s1-13-32b-8vs16", 1): cap(1, 14_400),
+    ("automodel-2394-gptoss120b-gb200", 4): Disagreement(
         "Twice the micro-batch of another row and no more memory: its loss was cheaper than whole logits "
-        "(221 GB) and dearer than logits in chunks (95 GB); the case does not say which it was."
-    ),
-    ("modelzoo-7-qwen3-30b-8b200", 0): (
-        "Token dispatch took most of the run's step; the planner prices it at the link's speed."
+        "(221 GB) and dearer than logits in chunks (95 GB); the case does not say which it was.",
+        Truth(entry=4, peak_lies_between_losses=True),
     ),
 }
-"""Case and configuration where the planner is known to be wrong, with the reason."""
+"""Case and configuration where the planner says something else than the case."""
 
 OUT_OF_REACH: dict[str, str] = {
     "automodel-3273-gemma4-31b-frag": "Gemma 4's shape is not stated; the case is about fragmentation.",
