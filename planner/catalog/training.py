@@ -84,6 +84,13 @@ def with_loss(framework: FrameworkProfile, name: str) -> FrameworkProfile:
     return framework.model_copy(update={"memory": framework.memory.model_copy(update=changes)})
 
 
+def with_unfused_attention(framework: FrameworkProfile) -> FrameworkProfile:
+    """Return the framework with attention in plain products, which keep the s x s scores."""
+    memory = framework.memory.model_copy(update={"fused_attention": False})
+    time = framework.time.model_copy(update={"attention_kernel": "unfused"})
+    return framework.model_copy(update={"memory": memory, "time": time})
+
+
 def with_fine_tuning(workload: Workload, name: str) -> Workload:
     """Return the workload that trains all weights, or adapters beside frozen ones.
 

@@ -172,9 +172,10 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     if rep * shard * t * c != num_gpus:
         raise BadInput(
             f"dp_replicate {rep} x dp_shard {shard} x cp {c} x tp {t} is {rep * shard * t * c}, "
-            f"not {num_gpus} processes"
+            f"not {num_gpus} processes{_made_whole(num_gpus, rep, shard, t * c)}"
         )
-    zero = _zero_stage(launch) if sharded else 0
+    alone = shard * c == 1 and (num_gpus == 1 or not request.framework.limits.sharding_needs_replicas)
+    zero = _zero_stage(launch) if sharded and not alone else 0
     d, b = rep * shard, launch.get("micro_batch", 1)
     checkpointed = launch.get("checkpointing", False) or launch.get("checkpointing_by_trainer", False)
     kinds = {word: kind for kind, word in ROTATIONS.items()}
@@ -193,6 +194,13 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         precision=_precision(launch),
     )
     return plan.model_copy(update={"stages": even_stages(request.model, plan)})
+
+
+def _made_whole(num_gpus: int, rep: int, shard: int, others: int) -> str:
+    """Which one degree, changed alone, fills the processes."""
+    beside = {"dp_replicate": shard * others, "dp_shard": rep * others}
+    said = [f"{name} {num_gpus // rest}" for name, rest in beside.items() if num_gpus % rest == 0]
+    return f"; {' or '.join(said)} fills them" if said else ""
 
 
 def _zero_stage(launch: LaunchFile) -> int:

@@ -18,7 +18,12 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
     ("slime", "slime", r"--actor-num-gpus-per-node\b"),
     ("openrlhf", "openrlhf", r"\bopenrlhf\.cli\.train_"),
     ("verl", "verl", r"\bactor_rollout_ref\.actor\.|\bverl\.trainer\."),
-    ("nemo-rl", "nemo_rl", r"^[ \t]*(megatron_cfg|dtensor_cfg)\s*:"),
+    (
+        "nemo-rl",
+        "nemo_rl",
+        r"^[ \t]*(megatron_cfg|dtensor_cfg)\s*:|\bpolicy\.(megatron_cfg|dtensor_cfg)\."
+        r"|^defaults\s*:[^\n]*\.ya?ml[\s\S]*^policy\s*:",
+    ),
     ("automodel", "automodel", r"\bnemo_automodel\b|\bNeMoAutoModel"),
     (
         "llama-factory",
@@ -45,7 +50,8 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
         "trainer",
         r"\A(?![\s\S]*(--deepspeed|--use_deepspeed|accelerate launch))"
         r"[\s\S]*--per[_-]device[_-]train[_-]batch[_-]size\b"
-        r"|^[^#\n]*\b(TrainingArguments|(SFT|DPO|KTO|ORPO|Reward|GRPO)Config)\(",
+        r"|^[^#\n]*\b(TrainingArguments|(SFT|DPO|KTO|ORPO|CPO|Reward|GRPO)Config)\("
+        r"|^per_device_train_batch_size\s*:",
     ),
 )
 """Name, module and pattern of each; the first that matches wins."""

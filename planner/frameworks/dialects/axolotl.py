@@ -1,7 +1,8 @@
 """Read axolotl's YAML.
 
 Names: axolotl src/axolotl/utils/schemas (``micro_batch_size``, ``sequence_len``, ``dp_shard_size``,
-``tensor_parallel_size``, ``context_parallel_size``).
+``tensor_parallel_size``, ``context_parallel_size``). Its ring attention splits sequences over replicas of
+any kind (docs/sequence_parallelism.qmd), where Accelerate's own needs FSDP.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from planner.frameworks.accelerate.read import REST
 from planner.frameworks.dialects.common import (
     adapter,
     chunked,
+    fused,
     gathered,
     half,
     optimizer,
+    paired,
     value_of,
 )
 from planner.frameworks.launch import Key, LaunchFile, positive, text, yes
@@ -31,6 +34,10 @@ def _split(value: Any) -> int | None:
     return ranks if ranks > 1 else None
 
 
+def _fused_unless(value: Any) -> bool:
+    return not yes(value)
+
+
 KEYS: dict[str, Key] = {
     "base_model": Key("named_model", text),
     "sequence_len": Key("seq_length", positive),
@@ -40,6 +47,8 @@ KEYS: dict[str, Key] = {
     "adapter": Key("finetune", adapter),
     "optimizer": Key("optimizer", optimizer),
     "liger_fused_linear_cross_entropy": Key("loss", chunked),
+    "attn_implementation": Key("fused_attention", fused),
+    "eager_attention": Key("fused_attention", _fused_unless),
     "cut_cross_entropy": Key("loss", chunked),
     "bf16": Key("bf16", half),
     "fp16": Key("fp16", half),
@@ -55,8 +64,22 @@ KEYS: dict[str, Key] = {
 }
 
 
+RING_BESIDE_REPLICAS = {"plain_replication_combines": True, "context_is_sharded": False}
+"""Limits of Accelerate that do not hold for ring attention without FSDP."""
+
+
+PAIRED = {"dpo": True, "ipo": True, "orpo": False, "simpo": False}
+"""Values of ``rl`` whose samples are pairs, and whether a frozen reference is held as well."""
+
+
 def read(source: str, path: str) -> LaunchFile:
     """Read a configuration; DeepSpeed runs where one is named, else FSDP or plain replicas."""
+    launch = _read(source, path)
+    loss = str(value_of(launch.found, "rl", ""))
+    return paired(launch, beside_reference=PAIRED[loss]) if loss in PAIRED else launch
+
+
+def _read(source: str, path: str) -> LaunchFile:
     found = yaml_settings(source, path)
     defaults: dict[str, Any] = {"bf16": True} if str(value_of(found, "bf16", "auto")) == "auto" else {}
     if value_of(found, "deepspeed"):
@@ -64,6 +87,8 @@ def read(source: str, path: str) -> LaunchFile:
     is_split = any(entry.key == "dp_shard_size" and str(entry.value) not in {"None", "1"} for entry in found)
     if is_split or any(entry.key.startswith("fsdp") and entry.value for entry in found):
         defaults["distributed_type"] = "FSDP"
+    else:
+        defaults["limits"] = RING_BESIDE_REPLICAS
     if is_split:  # what is left are replicas (loaders/model.py)
         defaults["replicate_degree"] = REST
     return gathered("accelerate", found, KEYS, path, defaults)

@@ -31,6 +31,11 @@ def chunked(value: Any) -> str | None:
     return "chunked" if yes(value) else None
 
 
+def fused(value: Any) -> bool:
+    """Read an attention's name: all but ``eager`` keep no scores."""
+    return str(value).lower() not in {"eager", "disabled", "off"}
+
+
 def half(value: Any) -> bool | None:
     """Read a switch of a number format; ``auto`` is left to the trainer, which takes bf16."""
     return None if str(value).lower() in {"auto", "full"} else yes(value)
@@ -46,6 +51,7 @@ TRAINER: dict[str, Key] = {
     "fp16": Key("fp16", half),
     "optim": Key("optimizer", optimizer),
     "use_liger_kernel": Key("loss", chunked),
+    "attn_implementation": Key("fused_attention", fused),
     "gradient_checkpointing": Key("checkpointing", yes),
     "deepspeed": Key("config_path", text),
 }
@@ -100,6 +106,21 @@ def with_defaults(launch: LaunchFile, defaults: Mapping[str, Any]) -> LaunchFile
         if name not in left_out
     }
     return replace(launch, fields={**assumed, **launch.fields})
+
+
+def paired(launch: LaunchFile, beside_reference: bool) -> LaunchFile:
+    """Return the run of a preference loss, whose samples are two sequences, the chosen and the rejected one.
+
+    Parameters
+    ----------
+    beside_reference
+        A frozen copy of the model is held as well (DPO without adapters).
+    """
+    sizes = ("micro_batch", "local_batch", "global_batch")
+    doubled = {name: replace(at, value=2 * at.value) for name, at in launch.fields.items() if name in sizes}
+    path = launch.paths[0]
+    at = Found("reference", beside_reference, path, 1)
+    return replace(launch, fields={**launch.fields, **doubled, "reference": at})
 
 
 def value_of(found: Iterable[Found], key: str, default: Any = None) -> Any:

@@ -15,8 +15,10 @@ from planner.frameworks.dialects.common import (
     adapter,
     chunked,
     flags,
+    fused,
     gathered,
     half,
+    paired,
     summed,
     value_of,
 )
@@ -28,11 +30,17 @@ def _kept(value: Any) -> bool:
     return not yes(value)
 
 
+PAIRED = frozenset({"dpo", "rm"})
+"""Stages whose samples are pairs of a chosen and a rejected answer."""
+WITHOUT_REFERENCE = frozenset({"orpo", "simpo"})
+"""Values of ``pref_loss`` that compare with no other model."""
+
 KEYS: dict[str, Key] = {
     **TRAINER,
     "cutoff_len": Key("seq_length", positive),
     "finetuning_type": Key("finetune", adapter),
     "disable_gradient_checkpointing": Key("checkpointing", _kept),
+    "flash_attn": Key("fused_attention", fused),
     "enable_liger_kernel": Key("loss", chunked),
     "pure_bf16": Key("bf16", half),
     "fsdp": Key("fsdp", text),
@@ -52,11 +60,14 @@ def read(source: str, path: str) -> LaunchFile:
         keys = KEYS
     if value_of(found, "pure_bf16"):
         defaults["optimizer"] = "pure-adam"
-    if value_of(found, "deepspeed"):
-        return gathered("deepspeed", found, keys, path, defaults)
     if value_of(found, "fsdp"):
         defaults["distributed_type"] = "FSDP"
-    return gathered("accelerate", found, keys, path, defaults)
+    framework = "deepspeed" if value_of(found, "deepspeed") else "accelerate"
+    launch = gathered(framework, found, keys, path, defaults)
+    if value_of(found, "stage") not in PAIRED:
+        return launch
+    alone = value_of(found, "stage") == "rm" or value_of(found, "pref_loss") in WITHOUT_REFERENCE
+    return paired(launch, beside_reference=not alone)
 
 
 def _settings(source: str, path: str) -> list[Found]:

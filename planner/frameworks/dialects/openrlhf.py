@@ -5,10 +5,11 @@ Names and defaults: OpenRLHF openrlhf/cli/train_sft.py and train_ppo_ray.py (ZeR
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from planner.frameworks.deepspeed.read import zero_stage
-from planner.frameworks.dialects.common import LAUNCHERS, flags, gathered, given, summed
+from planner.frameworks.dialects.common import LAUNCHERS, flags, gathered, given, paired, summed
 from planner.frameworks.launch import Key, LaunchFile, fixed, positive, text, yes
 
 
@@ -54,4 +55,7 @@ def read(source: str, path: str) -> LaunchFile:
     """Read a command; a prompt and its answer together make a sequence."""
     found = flags(source, path)
     row = summed(found, "prompt_max_len", "generate_max_len")
-    return gathered("deepspeed", found, KEYS, path, {"zero_stage": 2, "bf16": True, **given(seq_length=row)})
+    defaults = {"zero_stage": 2, "bf16": True, **given(seq_length=row)}
+    launch = gathered("deepspeed", found, KEYS, path, defaults)
+    program = re.search(r"openrlhf\.cli\.train_(dpo|rm)\b", source)
+    return launch if program is None else paired(launch, beside_reference=program.group(1) == "dpo")

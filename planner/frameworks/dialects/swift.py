@@ -14,9 +14,10 @@ from planner.frameworks.dialects.common import (
     adapter,
     flags,
     gathered,
+    paired,
     value_of,
 )
-from planner.frameworks.launch import Key, LaunchFile, one_of, positive, text
+from planner.frameworks.launch import Found, Key, LaunchFile, one_of, positive, text
 from planner.frameworks.megatron.read import KEYS as MEGATRON
 
 _SHARED: dict[str, Key] = {
@@ -54,9 +55,19 @@ _TRAINER: dict[str, Key] = {
 }
 
 
+PAIRED = {"dpo": True, "cpo": False, "orpo": False, "simpo": False, "rm": False}
+"""Values of ``rlhf_type`` whose samples are pairs, and whether a frozen reference is held as well."""
+
+
 def read(source: str, path: str) -> LaunchFile:
     """Read a script that starts ``megatron sft`` or ``swift sft`` (or ``pt``, ``rlhf``)."""
     found = flags(source, path)
+    launch = _read(found, source, path)
+    loss = str(value_of(found, "rlhf_type", ""))
+    return paired(launch, beside_reference=PAIRED[loss]) if loss in PAIRED else launch
+
+
+def _read(found: list[Found], source: str, path: str) -> LaunchFile:
     if re.search(r"\bmegatron\s+(sft|pt|rlhf)\b", source):
         named = "model" if any(entry.key == "model" for entry in found) else "load"
         keys = {name: key for name, key in _MEGATRON.items() if name == named or key.field != "named_model"}

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from planner.frameworks.dialects.common import gathered, value_of
-from planner.frameworks.launch import Key, LaunchFile, positive, yes
+from planner.frameworks.launch import Key, LaunchFile, degree, positive, yes
 from planner.frameworks.text_formats import yaml_settings
 
 
@@ -31,6 +31,12 @@ def _optimizer(value: Any) -> str:
     return "pure-adam-8bit" if "8bit" in name else "pure-sgd" if name.startswith("sgd") else "pure-adam"
 
 
+def _shard(value: Any) -> int | None:
+    """Ranks of a shard group; -1 is what the other degrees leave."""
+    ranks = degree(value)
+    return None if ranks == -1 else ranks
+
+
 KEYS: dict[str, Key] = {
     "batch_size": Key("micro_batch", positive),
     "gradient_accumulation_steps": Key("num_microbatches", positive),
@@ -40,7 +46,9 @@ KEYS: dict[str, Key] = {
     "fsdp_cpu_offload": Key("offload", yes),
     "fsdp_reshard_after_forward": Key("reshard", yes),
     "tensor_parallel_dim": Key("tensor_parallel", positive),
+    "data_parallel_shard_dim": Key("shard_degree", _shard),
     "data_parallel_replicate_dim": Key("replicate_degree", positive),
+    "context_parallel_dim": Key("context_parallel", positive),
     "model._component_": Key("named_model", _builder),
 }
 
@@ -49,7 +57,12 @@ def read(source: str, path: str) -> LaunchFile:
     """Read a recipe's configuration."""
     found = yaml_settings(source, path)
     model = str(value_of(found, "model._component_", ""))
-    defaults: dict[str, Any] = {"distributed_type": "FSDP", "bf16": True, "finetune": _trained(model)}
+    defaults: dict[str, Any] = {
+        "distributed_type": "FSDP",
+        "bf16": True,
+        "finetune": _trained(model),
+        "limits": {"sharding_needs_replicas": False},  # recipes shard only where there is something to shard
+    }
     if str(value_of(found, "dtype", "bf16")) == "bf16":
         defaults["optimizer"] = _optimizer(value_of(found, "optimizer._component_", "adam"))
     if "Chunked" in str(value_of(found, "loss._component_", "")):

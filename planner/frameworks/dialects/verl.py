@@ -23,6 +23,11 @@ _BRIDGE_NAMES = {
     "account_for_loss_in_pipeline_split": "account_for_loss_in_pipeline_split",
     "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
 }
+_ULYSSES = (
+    _ACTOR + "ulysses_sequence_parallel_size",
+    _ACTOR + "fsdp_config.ulysses_sequence_parallel_size",
+)
+"""Older and newer name."""
 KEYS: dict[str, Key] = {
     "actor_rollout_ref.model.path": Key("named_model", text),
     _ACTOR + "ppo_micro_batch_size_per_gpu": Key("micro_batch", positive),
@@ -50,7 +55,7 @@ MEGATRON_KEYS: dict[str, Key] = {
 }
 FSDP_KEYS: dict[str, Key] = {
     **KEYS,
-    _ACTOR + "ulysses_sequence_parallel_size": Key("context_parallel", positive),
+    **{name: Key("context_parallel", positive) for name in _ULYSSES},
     "actor_rollout_ref.model.enable_gradient_checkpointing": Key("checkpointing", yes),
 }
 
@@ -93,8 +98,9 @@ def _is_megatron(source: str, found: list[Found]) -> bool:
 def _row(found: list[Found], megatron: bool) -> int | Found | None:
     """Tokens of one row of a micro-batch."""
     dynamic = str(value_of(found, _ACTOR + "use_dynamic_bsz", "false")).lower() == "true"
-    ranks = _MEGATRON + "context_parallel_size" if megatron else _ACTOR + "ulysses_sequence_parallel_size"
+    names = (_MEGATRON + "context_parallel_size",) if megatron else _ULYSSES
     if dynamic:
         most = _ACTOR + "ppo_max_token_len_per_gpu"
-        return product(found, most, ranks) or product(found, most)
+        rows = (product(found, most, *ranks) for ranks in [*((name,) for name in names), ()])
+        return next((row for row in rows if row is not None), None)
     return summed(found, "data.max_prompt_length", "data.max_response_length")

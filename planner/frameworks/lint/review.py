@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from planner.catalog.training import with_fine_tuning, with_loss, with_optimizer
+from planner.catalog.training import (
+    with_fine_tuning,
+    with_loss,
+    with_optimizer,
+    with_unfused_attention,
+)
 from planner.errors import BadInput, PlannerError
 from planner.frameworks.files import to_plan, write
 from planner.frameworks.launch import LaunchFile, make_plan
@@ -119,6 +124,8 @@ def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:
     for part in ("limits", "memory"):  # where the trainer differs from the framework below it
         changed = getattr(framework, part).model_copy(update=launch.get(part, {}))
         framework = framework.model_copy(update={part: changed})
+    if not launch.get("fused_attention", True):
+        framework = with_unfused_attention(framework)
     if "optimizer" in launch.fields:
         framework = with_optimizer(framework, launch.get("optimizer"))
     if "loss" in launch.fields:
