@@ -47,6 +47,22 @@ def zero_stage(value: Any) -> int:
     return stage
 
 
+def group_size(value: Any) -> int | None:
+    """Read the ranks of a sharding group; -1 and 0 are all of them."""
+    number = whole(value)
+    return number if number > 0 else None
+
+
+def elements(value: Any) -> float | str:
+    """Read a number of elements, written whole or as 5e8; ``auto`` hangs on the model."""
+    if value == "auto":
+        return "auto"
+    number = float(value)
+    if number < 0:
+        raise ValueError("must be 0 or more")
+    return number
+
+
 def weights_stay(value: Any) -> str:
     """Read where weights live: only the GPU's are priced."""
     if str(value) in {"cpu", "nvme"}:
@@ -67,6 +83,11 @@ KEYS: dict[str, Key] = {
     "zero_optimization.stage": Key("zero_stage", zero_stage),
     "zero_optimization.offload_optimizer.device": Key("offload", text),
     "zero_optimization.offload_param.device": Key("offload_param", weights_stay),
+    "zero_optimization.mics_shard_size": Key("shard_group_size", group_size),
+    "zero_optimization.zero_hpz_partition_size": Key("second_copy_ranks", group_size),
+    "zero_optimization.reduce_bucket_size": Key("reduce_bucket", elements),
+    "zero_optimization.allgather_bucket_size": Key("gather_bucket", elements),
+    "zero_optimization.stage3_max_live_parameters": Key("live_parameters", elements),
     "bf16.enabled": Key("bf16", switch),
     "fp16.enabled": Key("fp16", switch),
     "bf16": Key("bf16", yes),
@@ -174,7 +195,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
             request, launch.get("expert_parallel", 1), t, launch.get("expert_tensor_parallel", 1)
         ),
         zero_stage=zero,
-        shard_group_size=d * c if zero else 1,
+        shard_group_size=launch.get("shard_group_size", d * c) if zero == 3 else d * c if zero else 1,
         micro_batch=b,
         num_microbatches=m,
         recompute=recompute,
@@ -216,11 +237,15 @@ def _batch(launch: LaunchFile, request: PlanRequest, others: int) -> tuple[int, 
     b = b or (total // (m * d) if m else max(1, total // d))
     m = m or total // (b * d)
     if total != b * m * d:
-        step = max(b, 1) * d
-        below = total // step * step
-        nearest = " and ".join(str(batch) for batch in (below, below + step) if batch)
-        raise BadInput(
-            f"train_batch_size {total} is not micro-batch {b} x accumulation {m} x {d} replicas = "
-            f"{b * m * d} (nearest batch: {nearest})"
-        )
+        made = f"micro-batch {b} x accumulation {m} x {d} replicas = {b * m * d}"
+        raise BadInput(f"train_batch_size {total} is not {made} ({_other_batches(total, b, d)})")
     return d, b, m
+
+
+def _other_batches(total: int, micro_batch: int, replicas: int) -> str:
+    """Accumulation that makes up the batch, else the batches next to it that some accumulation does."""
+    step = max(micro_batch, 1) * replicas
+    if total % step == 0:
+        return f"accumulation {total // step} makes it up"
+    below = total // step * step
+    return f"nearest batch: {' and '.join(str(batch) for batch in (below, below + step) if batch)}"

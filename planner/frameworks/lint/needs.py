@@ -8,12 +8,13 @@ from itertools import chain
 
 from planner.frameworks.deepspeed.needs import DEEPSPEED, MEGATRON_DEEPSPEED
 from planner.frameworks.launch import Found, LaunchFile
+from planner.frameworks.lint.deepspeed_settings import deepspeed_findings
 from planner.frameworks.lint.findings import Finding, finding
 from planner.frameworks.lint.megatron_settings import megatron_findings
 from planner.frameworks.megatron.needs import ARGUMENTS, CORE
 from planner.frameworks.megatron.read import KEYS
 from planner.frameworks.needs import Need, Said, holds
-from planner.spec.model import Model
+from planner.spec.request import PlanRequest
 
 NEEDS: dict[str, tuple[Need, ...]] = {
     "megatron": (*CORE, *ARGUMENTS),
@@ -42,19 +43,21 @@ HYBRID = frozenset({"hybrid_layer_pattern", "hybrid_override_pattern", "is_hybri
 """Settings of models with state-space layers between those of attention."""
 
 
-def need_findings(launch: LaunchFile, model: Model | None = None) -> Iterator[Finding]:
+def need_findings(launch: LaunchFile, request: PlanRequest | None = None) -> Iterator[Finding]:
     """Yield an error for every setting without the one that it needs, or beside one that it excludes.
 
     Parameters
     ----------
-    model
-        The model in question, for settings that hang on its shape.
+    request
+        The question, for settings that hang on the model's shape or the number of GPUs.
     """
     said = _said(launch)
     seen: set[tuple[str, str]] = set()
     parts = [_broken(need, said, _says_all(launch)) for need in NEEDS.get(launch.framework, ())]
     if launch.framework in ON_MEGATRON:
-        parts.append(megatron_findings(launch, said, model))
+        parts.append(megatron_findings(launch, said, None if request is None else request.model))
+    if launch.framework == "deepspeed" and request is not None:
+        parts.append(deepspeed_findings(launch, request))
     parts += [_positions(said), _two_ranks(said), _unpriced(launch, said)]
     for entry in chain.from_iterable(parts):
         if (entry.rule, entry.message) not in seen:

@@ -16,6 +16,7 @@ from planner.frameworks.files import to_plan, write
 from planner.frameworks.launch import LaunchFile, make_plan
 from planner.frameworks.lint.bare_end import bare_end
 from planner.frameworks.lint.findings import Finding, finding, place
+from planner.frameworks.lint.habits import with_said_habits
 from planner.frameworks.lint.memory import memory_findings
 from planner.frameworks.lint.models import named_model
 from planner.frameworks.lint.needs import need_findings
@@ -118,7 +119,7 @@ def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:
             "seq_length": launch.get("seq_length", request.workload.seq_length),
         }
     )
-    framework = request.framework
+    framework = with_said_habits(request.framework, launch, request.model)
     if "finetune" in launch.fields:
         workload = with_fine_tuning(workload, launch.get("finetune"))
     for part in ("limits", "memory"):  # where the trainer differs from the framework below it
@@ -155,7 +156,7 @@ def review(launch: LaunchFile, request: PlanRequest, search_s: float = 20.0) -> 
         Time for the search of a better plan; 0 leaves it out. [s]
     """
     asked = adopt(launch, request)
-    findings = [*_stale(launch), *_differences(launch, asked), *need_findings(launch, asked.model)]
+    findings = [*_stale(launch), *_differences(launch, asked), *need_findings(launch, asked)]
     here = _on_the_cluster(launch)
     try:
         plan = to_plan(here, asked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -30,66 +29,18 @@ from planner.frameworks.launch import (
     yes,
 )
 from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
-from planner.frameworks.megatron.arguments import CONTEXT_KINDS
 from planner.frameworks.megatron.layout import layout_counts
+from planner.frameworks.megatron.values import (
+    context_kind,
+    format_bytes,
+    moe_layers,
+    not_in_16_bits,
+    rank_order,
+    words,
+)
 from planner.frameworks.shell import read_flags, read_script
-from planner.spec.plan import DEFAULT_ORDER, FAR_REPLICAS, Plan, StagePlan
+from planner.spec.plan import DEFAULT_ORDER, Plan, StagePlan
 from planner.spec.request import PlanRequest
-
-
-def moe_layers(value: Any) -> list[int] | int:
-    """Read ``--moe-layer-freq``: a number, or an expression of 0/1 lists with ``+`` and ``*``."""
-    if isinstance(value, list):
-        return [whole(entry) for entry in value]
-    word = str(value).strip()
-    if word.isdigit():
-        return int(word)
-    if len(word) > 10_000:
-        raise ValueError("must be a short expression of 0/1 lists")
-    try:
-        return _pattern(ast.parse(word, mode="eval").body)
-    except (SyntaxError, RecursionError) as error:
-        raise ValueError("must be a number or an expression such as ([0]*3+[1]*58)") from error
-
-
-def _pattern(node: ast.expr) -> list[int]:
-    if isinstance(node, ast.List) and all(isinstance(entry, ast.Constant) for entry in node.elts):
-        return [whole(entry.value) for entry in node.elts if isinstance(entry, ast.Constant)]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _pattern(node.left) + _pattern(node.right)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant):
-        times = node.right.value
-        if isinstance(times, int) and 0 <= times <= 10_000:
-            return _pattern(node.left) * times
-    raise ValueError("must be a number or an expression such as ([0]*3+[1]*58)")
-
-
-def words(value: Any) -> tuple[str, ...]:
-    """Read one or several words."""
-    return tuple(str(entry) for entry in value) if isinstance(value, list) else (str(value),)
-
-
-_KINDS = {name: kind for kind, name in CONTEXT_KINDS.items()} | {
-    "all_gather": "all_gather",
-    "a2a+p2p": "ring",
-}
-"""Megatron's words; the ring between groups is what a hierarchical exchange adds to one node's all-to-all."""
-
-
-def context_kind(value: Any) -> str:
-    """Read ``--cp-comm-type``; one word for all layers."""
-    kinds = {_KINDS.get(name) for name in words(value)}
-    if None in kinds or not kinds:
-        raise ValueError(f"must be of {', '.join(_KINDS)}")
-    if len(kinds) > 1:
-        raise ValueError("differs by layer, which is not priced: every layer counts as a ring")
-    return str(kinds.pop())
-
-
-def rank_order(value: Any) -> str:
-    """Read ``--use-tp-pp-dp-mapping``."""
-    return FAR_REPLICAS if yes(value) else DEFAULT_ORDER
-
 
 ZERO_BY_STRATEGY = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
@@ -124,6 +75,14 @@ KEYS: dict[str, Key] = {
     "recompute_num_layers": Key("recompute_num_layers", whole),
     "recompute_modules": Key("recompute_modules", words),
     "optimizer_cpu_offload": Key("optimizer_offload", yes),
+    "use_precision_aware_optimizer": Key("precision_aware", yes),
+    "main_grads_dtype": Key("gradient_bytes", format_bytes),
+    "main_params_dtype": Key("master_bytes", format_bytes),
+    "exp_avg_dtype": Key("first_moment_bytes", format_bytes),
+    "exp_avg_sq_dtype": Key("second_moment_bytes", format_bytes),
+    "grad_reduce_in_bf16": Key("gradients_in_16_bits", yes),
+    "accumulate_allreduce_grads_in_fp32": Key("gradients_in_16_bits", not_in_16_bits),
+    "fp8_param_gather": Key("fp8_weights", yes),
     "fp16": Key("fp16", yes),
     "bf16": Key("bf16", yes),
     "fp8_format": Key("fp8", text),

@@ -39,6 +39,7 @@ def _keys() -> dict[str, Key]:
     keys |= {name: MEGATRON_KEYS[name] for name in ("bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format")}
     keys["ddp.use_distributed_optimizer"] = MEGATRON_KEYS["use_distributed_optimizer"]
     keys["optimizer.use_distributed_optimizer"] = Key("optimizer_shards", yes)
+    keys["mixed_precision.grad_reduce_in_fp32"] = MEGATRON_KEYS["accumulate_allreduce_grads_in_fp32"]
     keys["dist.use_torch_fsdp2"] = MEGATRON_KEYS["use_torch_fsdp2"]
     return keys
 

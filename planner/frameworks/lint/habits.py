@@ -1,0 +1,65 @@
+"""How a run's files change what the framework keeps in memory: formats of state, buckets, sharding groups."""
+
+from __future__ import annotations
+
+from planner.frameworks.launch import LaunchFile
+from planner.spec.framework import FrameworkProfile
+from planner.spec.model import Model
+
+MASTER_BYTES, MOMENT_BYTES = 4.0, 4.0
+"""Of a parameter's fp32 master copy, and of each moment of Adam. [byte]"""
+REMAINDER_BYTES = 2.0
+"""Transformer Engine's Adam keeps the half of the fp32 master that the bf16 weight lacks
+(``store_param_remainders``, on with ``--use-precision-aware-optimizer``). [byte]"""
+BUCKET_ELEMENTS = 5e8
+"""``reduce_bucket_size`` and ``allgather_bucket_size`` where nothing is said. [element]"""
+LIVE_PARAMETERS = 1e9
+"""``stage3_max_live_parameters`` where nothing is said. [parameter]"""
+
+
+def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Model) -> FrameworkProfile:
+    """Return the framework with what the files say of its memory."""
+    changes = {**_state_formats(launch), **_buckets(launch, model)}
+    if launch.get("fp8_weights") is not None:
+        changes["fp8_weight_bytes"] = 1.0 if launch.get("fp8_weights") else None
+    if changes:
+        framework = framework.model_copy(update={"memory": framework.memory.model_copy(update=changes)})
+    if launch.framework == "deepspeed" and "shard_group_size" in launch.fields:  # MiCS
+        limits = framework.limits.model_copy(update={"hybrid_sharding": True})
+        framework = framework.model_copy(update={"limits": limits})
+    return framework
+
+
+def _state_formats(launch: LaunchFile) -> dict[str, float | None]:
+    """Bytes of a gradient and of the optimizer's state, where Megatron's settings name their formats."""
+    changes: dict[str, float | None] = {}
+    if "gradients_in_16_bits" in launch.fields:
+        changes["gradient_bytes"] = 2.0 if launch.get("gradients_in_16_bits") else 4.0
+    if launch.get("gradient_bytes", 4.0) < 4.0:
+        changes["gradient_bytes"] = launch.get("gradient_bytes")
+    said = {"precision_aware", "master_bytes", "first_moment_bytes", "second_moment_bytes"}
+    if said & set(launch.fields) and not launch.get("optimizer_offload", False):
+        master = launch.get("master_bytes", MASTER_BYTES)
+        splits = launch.get("precision_aware", False) and launch.get("bf16", False)
+        master = REMAINDER_BYTES if splits and master == MASTER_BYTES else master
+        moments = [launch.get(f"{which}_moment_bytes", MOMENT_BYTES) for which in ("first", "second")]
+        changes["optimizer_bytes"] = master + sum(moments)
+    return changes
+
+
+def _buckets(launch: LaunchFile, model: Model) -> dict[str, float | None]:
+    """DeepSpeed's buffers: two of a reduction and two of a gathering, 16 bits an element.
+
+    With ZeRO-3 gathered weights stay up to a number of parameters. ``auto`` of the Trainer is a bucket of
+    the hidden size squared (``transformers/integrations/deepspeed.py``).
+    """
+    names = ("reduce_bucket", "gather_bucket", "live_parameters")
+    if launch.framework != "deepspeed" or not set(names) & set(launch.fields):
+        return {}
+    reduce, gather = (launch.get(name, BUCKET_ELEMENTS) for name in names[:2])
+    reduce = model.hidden_size**2 if reduce == "auto" else reduce
+    gather = BUCKET_ELEMENTS if gather == "auto" else gather
+    live = launch.get("live_parameters", LIVE_PARAMETERS)
+    live = LIVE_PARAMETERS if live == "auto" else live
+    gathered = 2.0 * live if launch.get("zero_stage", 0) == 3 else 4.0 * gather
+    return {"bucket_bytes": 4.0 * reduce + gathered}

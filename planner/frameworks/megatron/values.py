@@ -1,0 +1,81 @@
+"""Values of Megatron's arguments: patterns of layers, exchanges, number formats."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from planner.frameworks.launch import whole, yes
+from planner.frameworks.megatron.arguments import CONTEXT_KINDS
+from planner.spec.plan import DEFAULT_ORDER, FAR_REPLICAS
+
+
+def moe_layers(value: Any) -> list[int] | int:
+    """Read ``--moe-layer-freq``: a number, or an expression of 0/1 lists with ``+`` and ``*``."""
+    if isinstance(value, list):
+        return [whole(entry) for entry in value]
+    word = str(value).strip()
+    if word.isdigit():
+        return int(word)
+    if len(word) > 10_000:
+        raise ValueError("must be a short expression of 0/1 lists")
+    try:
+        return _pattern(ast.parse(word, mode="eval").body)
+    except (SyntaxError, RecursionError) as error:
+        raise ValueError("must be a number or an expression such as ([0]*3+[1]*58)") from error
+
+
+def _pattern(node: ast.expr) -> list[int]:
+    if isinstance(node, ast.List) and all(isinstance(entry, ast.Constant) for entry in node.elts):
+        return [whole(entry.value) for entry in node.elts if isinstance(entry, ast.Constant)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _pattern(node.left) + _pattern(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant):
+        times = node.right.value
+        if isinstance(times, int) and 0 <= times <= 10_000:
+            return _pattern(node.left) * times
+    raise ValueError("must be a number or an expression such as ([0]*3+[1]*58)")
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """Read one or several words."""
+    return tuple(str(entry) for entry in value) if isinstance(value, list) else (str(value),)
+
+
+_KINDS = {name: kind for kind, name in CONTEXT_KINDS.items()} | {
+    "all_gather": "all_gather",
+    "a2a+p2p": "ring",
+}
+"""Megatron's words; the ring between groups is what a hierarchical exchange adds to one node's all-to-all."""
+
+
+def context_kind(value: Any) -> str:
+    """Read ``--cp-comm-type``; one word for all layers."""
+    kinds = {_KINDS.get(name) for name in words(value)}
+    if None in kinds or not kinds:
+        raise ValueError(f"must be of {', '.join(_KINDS)}")
+    if len(kinds) > 1:
+        raise ValueError("differs by layer, which is not priced: every layer counts as a ring")
+    return str(kinds.pop())
+
+
+def format_bytes(value: Any) -> float:
+    """Read a number format (``bf16``, ``torch.float32``) as its bytes."""
+    word = str(value).lower()
+    if "32" in word:
+        return 4.0
+    if "16" in word:
+        return 2.0
+    if "8" in word:
+        return 1.0
+    raise ValueError("must be fp32, bf16, fp16 or fp8")
+
+
+def not_in_16_bits(value: Any) -> bool:
+    """Read a switch of gradients in fp32."""
+    return not yes(value)
+
+
+def rank_order(value: Any) -> str:
+    """Read ``--use-tp-pp-dp-mapping``."""
+    return FAR_REPLICAS if yes(value) else DEFAULT_ORDER
