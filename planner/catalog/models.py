@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.catalog import files
+from planner.catalog.checkpoints import UNTIED, base_of
 from planner.catalog.sizes import parse_size, sized_model
 from planner.errors import BadInput, did_you_mean
 from planner.spec.model import Model
@@ -38,10 +39,22 @@ def load_model(name_or_path: str | Path) -> Model:
     parameters = parse_size(name)
     if parameters is not None:
         return sized_model(name, parameters)
+    base = base_of(name, lambda known: files.located("models", known) is not None)
+    if base is not None:
+        return _derived(name, load_model(base))
     raise BadInput(
         f"unknown model {text[:80]!r}{did_you_mean(name[:80], files.names('models'))} "
         "(plan-parallel models lists them; a config.json, a TOML file or a size such as 33b works too)"
     )
+
+
+def _derived(name: str, base: Model) -> Model:
+    """Return the model of a checkpoint that is trained further from another."""
+    note = f"{name} has the shape of {base.name}."
+    changes: dict[str, Any] = {"notes": f"{base.notes} {note}".strip()}
+    if UNTIED.match(name):
+        changes["tied_embeddings"] = False
+    return base.model_copy(update=changes)
 
 
 def model_summary(model: Model) -> dict[str, Any]:
