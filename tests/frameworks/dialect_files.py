@@ -37,6 +37,16 @@ python3 -m verl.trainer.main_ppo data.max_prompt_length=1024 data.max_response_l
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 trainer.n_gpus_per_node=8 trainer.nnodes=1 \\
     actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 actor_rollout_ref.actor.strategy=fsdp
 """
+VERL_SFT = """
+torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.sft_trainer \\
+    model.path=Qwen/Qwen2.5-7B data.train_batch_size=128 data.max_token_len_per_gpu=16384 \\
+    data.micro_batch_size_per_gpu=4 engine.ulysses_sequence_parallel_size=2
+"""
+VERL_OLD_SFT = """
+torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer \\
+    model.partial_pretrain=Qwen/Qwen2.5-7B data.train_batch_size=128 data.max_length=2048 \\
+    data.micro_batch_size_per_gpu=4 model.lora_rank=32
+"""
 NEMO_RL = """
 policy:
   model_name: Qwen/Qwen2.5-7B
@@ -203,6 +213,13 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("run.sh", VERL_FSDP, "deepspeed", {
         "num_gpus": 8, "context_parallel": 2, "context_parallel_kind": "all_to_all", "data_parallel": 4,
         "zero_stage": 3, "seq_length": 8192, "num_microbatches": 4, "recompute": "full",
+    }),
+    ("run.sh", VERL_SFT, "deepspeed", {
+        "num_gpus": 8, "context_parallel": 2, "micro_batch": 1, "seq_length": 32768, "global_batch": 128,
+        "zero_stage": 3, "model": "qwen2.5-7b",
+    }),
+    ("run.sh", VERL_OLD_SFT, "deepspeed", {
+        "num_gpus": 8, "micro_batch": 4, "num_microbatches": 4, "seq_length": 2048, "frozen": True,
     }),
     ("grpo.yaml", NEMO_RL.replace("DTENSOR", "false").replace("MEGATRON", "true"), "megatron", {
         "num_gpus": 16, "tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 4, "recompute": "full",

@@ -238,6 +238,22 @@ def test_verls_ulysses_is_read_under_both_its_names() -> None:
         assert read_text(source, "run.sh").get("context_parallel") == 2
 
 
+def test_a_dynamic_batch_of_verl_is_one_row_whatever_else_is_said() -> None:
+    dynamic = VERL_FSDP + " actor_rollout_ref.actor.use_dynamic_bsz=True"
+    tokens = dynamic + " actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384"
+    launch = read_text(tokens.replace("micro_batch_size_per_gpu=1", "micro_batch_size_per_gpu=4"), "run.sh")
+    assert (launch.get("micro_batch"), launch.get("seq_length")) == (1, 2 * 16384)
+
+
+def test_an_entropy_in_verls_loss_keeps_its_probabilities() -> None:
+    entropy = VERL_FSDP + " actor_rollout_ref.actor.entropy_coeff=0.001"
+    saved = [
+        asked(read_text(source, "run.sh")).framework.memory.loss_saved_bytes
+        for source in (VERL_FSDP, entropy, VERL_FSDP + " actor_rollout_ref.model.use_fused_kernels=True")
+    ]
+    assert saved == [4.0, 6.0, 0.0]
+
+
 def test_a_plain_list_of_defaults_is_no_recipe() -> None:
     assert dialect_of("defaults:\n  - _self_\nmodel: {dim: 4}\n") is None
     assert dialect_of(recipe("sft")) == "nemo-rl"

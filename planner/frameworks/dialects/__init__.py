@@ -17,6 +17,7 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
     ("ms-swift", "swift", r"\bswift\s+(sft|pt|rlhf)\b"),
     ("slime", "slime", r"--actor-num-gpus-per-node\b"),
     ("openrlhf", "openrlhf", r"\bopenrlhf\.cli\.train_"),
+    ("verl-sft", "verl_sft", r"\bverl\.trainer\.(fsdp_)?sft_trainer\b"),
     ("verl", "verl", r"\bactor_rollout_ref\.actor\.|\bverl\.trainer\."),
     (
         "nemo-rl",

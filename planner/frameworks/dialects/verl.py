@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from planner.frameworks.dialects.common import gathered, given, product, summed, value_of
-from planner.frameworks.launch import Found, Key, LaunchFile, positive, text, yes
+from planner.frameworks.dialects.common import chunked, gathered, given, product, summed, value_of
+from planner.frameworks.launch import Found, Key, LaunchFile, positive, text, whole, yes
 from planner.frameworks.megatron.read import KEYS as MEGATRON
 from planner.frameworks.shell import read_pairs
 
@@ -28,6 +28,12 @@ _ULYSSES = (
     _ACTOR + "fsdp_config.ulysses_sequence_parallel_size",
 )
 """Older and newer name."""
+
+
+def _adapters(value: object) -> str:
+    return "full" if whole(value) == 0 else "lora"
+
+
 KEYS: dict[str, Key] = {
     "actor_rollout_ref.model.path": Key("named_model", text),
     _ACTOR + "ppo_micro_batch_size_per_gpu": Key("micro_batch", positive),
@@ -57,6 +63,8 @@ FSDP_KEYS: dict[str, Key] = {
     **KEYS,
     **{name: Key("context_parallel", positive) for name in _ULYSSES},
     "actor_rollout_ref.model.enable_gradient_checkpointing": Key("checkpointing", yes),
+    "actor_rollout_ref.model.use_fused_kernels": Key("loss", chunked),
+    "actor_rollout_ref.model.lora_rank": Key("finetune", _adapters),
 }
 
 
@@ -71,13 +79,30 @@ def read(source: str, path: str) -> LaunchFile:
     megatron = _is_megatron(source, found)
     batch = product(found, _ACTOR + "ppo_mini_batch_size", "actor_rollout_ref.rollout.n")
     batch = batch or product(found, _ACTOR + "ppo_mini_batch_size")
-    said = given(global_batch=batch, seq_length=_row(found, megatron))
+    said = given(
+        global_batch=batch, seq_length=_row(found, megatron), micro_batch=1 if _is_dynamic(found) else None
+    )
     if megatron:
         defaults = {"distributed_optimizer": True, "sequence_parallel": True, "bf16": True, **said}
-        return gathered("megatron", found, MEGATRON_KEYS, path, defaults)
-    return gathered(
-        "deepspeed", found, FSDP_KEYS, path, {"zero_stage": 3, "bf16": True, "checkpointing": True, **said}
-    )
+        return gathered("megatron", found, _without_size(MEGATRON_KEYS, found), path, defaults)
+    own = {"zero_stage": 3, "bf16": True, "checkpointing": True, "memory": _loss_habits(found)}
+    return gathered("deepspeed", found, _without_size(FSDP_KEYS, found), path, {**own, **said})
+
+
+def _without_size(keys: dict[str, Key], found: list[Found]) -> dict[str, Key]:
+    """The keys, without the number of sequences where a micro-batch is a row of tokens."""
+    return {name: key for name, key in keys.items() if not _is_dynamic(found) or key.field != "micro_batch"}
+
+
+def _loss_habits(found: list[Found]) -> dict[str, float]:
+    """Bytes per logit of the FSDP engine (workers/engine/fsdp), saved and at most.
+
+    16-bit logits, those divided by the temperature, and gradients in place of the latter; an entropy in the
+    loss adds its probabilities and their gradient.
+    """
+    has_entropy = str(value_of(found, _ACTOR + "entropy_coeff", "0")) not in {"0", "0.0"}
+    saved, most = (6.0, 10.0) if has_entropy else (4.0, 6.0)
+    return {"loss_saved_bytes": saved, "loss_peak_bytes": most}
 
 
 def _plain(value: object) -> str | None:
@@ -95,11 +120,15 @@ def _is_megatron(source: str, found: list[Found]) -> bool:
     )
 
 
+def _is_dynamic(found: list[Found]) -> bool:
+    """Whether a micro-batch is one row of as many tokens as each GPU may hold."""
+    return str(value_of(found, _ACTOR + "use_dynamic_bsz", "false")).lower() == "true"
+
+
 def _row(found: list[Found], megatron: bool) -> int | Found | None:
     """Tokens of one row of a micro-batch."""
-    dynamic = str(value_of(found, _ACTOR + "use_dynamic_bsz", "false")).lower() == "true"
     names = (_MEGATRON + "context_parallel_size",) if megatron else _ULYSSES
-    if dynamic:
+    if _is_dynamic(found):
         most = _ACTOR + "ppo_max_token_len_per_gpu"
         rows = (product(found, most, *ranks) for ranks in [*((name,) for name in names), ()])
         return next((row for row in rows if row is not None), None)
