@@ -32,14 +32,52 @@ def layout_counts(text: str) -> list[int]:
     ValueError
         The text is no layout, or its embedding or loss does not stand at its end.
     """
+    return [stage.count("t") for stage in layout_stages(text)]
+
+
+def layout_stages(text: str) -> list[str]:
+    """Read a layout into the letters of every stage in flow order.
+
+    Raises
+    ------
+    ValueError
+        The text is no layout, or its embedding or loss does not stand at its end.
+    """
     flat = _expand(re.sub(r"[\s,]", "", text))
     if re.search(r"[^EtmL|]", flat):
         raise ValueError("a layout is made of E, t, m, L, |, (...) and *n")
-    stages = flat.split("|")
     whole = flat.replace("|", "")
     if not (whole.startswith("E") and whole.endswith("L") and whole.count("E") == whole.count("L") == 1):
         raise ValueError("a layout has one E at its beginning and one L at its end")
-    return [stage.count("t") for stage in stages]
+    return flat.split("|")
+
+
+def mtp_problem(stages: list[str], ranks: int, mtp_layers: int | None) -> str | None:
+    """Return what is wrong with the place of multi-token-prediction layers, None where nothing is.
+
+    Parameters
+    ----------
+    stages
+        Letters of every stage in flow order, a multiple of the ranks.
+    mtp_layers
+        How many the run builds; None where that is not known.
+
+    References
+    ----------
+    megatron-core ``validate_layer_layout``: as many as the run builds, behind all decoder layers, all on one
+    stage, and that the last chunk of its rank.
+    """
+    holders = [at for at, stage in enumerate(stages) if "m" in stage]
+    placed, whole = sum(stage.count("m") for stage in stages), "".join(stages)
+    if mtp_layers is not None and placed != mtp_layers:
+        return f"it places {placed} MTP layers, and mtp_num_layers is {mtp_layers}"
+    if placed and "t" in whole[whole.index("m") :]:
+        return "decoder layers stand before MTP layers"
+    if len(holders) > 1:
+        return "MTP layers stand on one stage together"
+    if holders and holders[0] < len(stages) - ranks:
+        return "MTP layers stand in the last chunk of a pipeline rank"
+    return None
 
 
 def _expand(text: str) -> str:

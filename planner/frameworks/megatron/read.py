@@ -14,7 +14,6 @@ from planner.frameworks.launch import (
     Found,
     Key,
     LaunchFile,
-    check_stages,
     collect,
     fixed,
     make_plan,
@@ -29,7 +28,7 @@ from planner.frameworks.launch import (
     yes,
 )
 from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
-from planner.frameworks.megatron.layout import layout_counts
+from planner.frameworks.megatron.split import layout_letters, stage_counts
 from planner.frameworks.megatron.values import (
     context_kind,
     format_bytes,
@@ -49,7 +48,7 @@ KEYS: dict[str, Key] = {
     "pipeline_model_parallel_size": Key("pipeline_parallel", positive),
     "num_virtual_stages_per_pipeline_rank": Key("virtual_stages", positive),
     "num_layers_per_virtual_pipeline_stage": Key("layers_per_virtual_stage", positive),
-    "pipeline_model_parallel_layout": Key("layout", lambda value: layout_counts(str(value))),
+    "pipeline_model_parallel_layout": Key("layout", layout_letters),
     "decoder_first_pipeline_num_layers": Key("first_stage_layers", positive),
     "decoder_last_pipeline_num_layers": Key("last_stage_layers", positive),
     "account_for_embedding_in_pipeline_split": Key("embedding_counts", yes),
@@ -186,7 +185,9 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     d = replicas(launch, request, t * c * p)
     counts = stage_counts(launch, request, p)
     b = launch.get("micro_batch", 1)
-    zero, group = _sharding(launch, d * c)
+    e = launch.get("expert_parallel", 1)
+    etp = launch.get("expert_tensor_parallel", t) if request.model.is_moe else 1
+    zero, group = _sharding(launch, d * c, d * c * t // (e * etp))
     plan = make_plan(
         tensor_parallel=t,
         pipeline_parallel=p,
@@ -195,8 +196,8 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         data_parallel=d,
         context_parallel=c,
         context_parallel_kind=launch.get("context_parallel_kind", "ring"),
-        expert_parallel=launch.get("expert_parallel", 1),
-        expert_tensor_parallel=launch.get("expert_tensor_parallel", t) if request.model.is_moe else 1,
+        expert_parallel=e,
+        expert_tensor_parallel=etp,
         zero_stage=zero,
         shard_group_size=group,
         sequence_parallel=launch.get("sequence_parallel", False) and t > 1,
@@ -213,7 +214,8 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     return plan.model_copy(update={"stages": _stages(plan, counts, launch)})
 
 
-def _sharding(launch: LaunchFile, replica_ranks: int) -> tuple[int, int]:
+def _sharding(launch: LaunchFile, replica_ranks: int, expert_replicas: int) -> tuple[int, int]:
+    """ZeRO stage and ranks of a sharding group; as many instances as replicas shard nothing."""
     if launch.get("megatron_fsdp", False):
         zero = ZERO_BY_STRATEGY[launch.get("sharding", "optim_grads_params")]
     elif launch.get("torch_fsdp2", False):
@@ -224,12 +226,15 @@ def _sharding(launch: LaunchFile, replica_ranks: int) -> tuple[int, int]:
     instances = launch.get("instances", 1)
     if "shard_degree" in launch.fields:
         return zero, launch.get("shard_degree") if zero else 1
-    if replica_ranks % instances:
-        raise BadInput(
-            f"{replica_ranks} data x context replicas are not a multiple of "
-            f"{instances} distributed-optimizer instances"
-        )
-    return zero, replica_ranks // instances if zero else 1
+    for replicated, count in (("data x context", replica_ranks), ("expert data", expert_replicas)):
+        if count % instances:
+            valid = ", ".join(str(n) for n in range(1, count + 1) if replica_ranks % n == count % n == 0)
+            raise BadInput(
+                f"{count} {replicated} replicas are not a multiple of {instances} "
+                f"distributed-optimizer instances; {valid} would do"
+            )
+    group = replica_ranks // instances
+    return (0, 1) if group == 1 < replica_ranks else (zero, group if zero else 1)
 
 
 def _recompute(launch: LaunchFile) -> str:
@@ -261,77 +266,3 @@ def _stages(plan: Plan, counts: list[int], launch: LaunchFile) -> tuple[StagePla
     layers = launch.get("recompute_num_layers", 1)
     again = [sum(min(layers, chunk) for chunk in stage.chunk_layers) for stage in stages]
     return stages_of(counts, plan, again)
-
-
-def stage_counts(launch: LaunchFile, request: PlanRequest, p: int) -> list[int]:
-    """Return layers of every stage in flow order, as Megatron would split them.
-
-    Raises
-    ------
-    BadInput
-        The layers do not divide.
-    """
-    if "layout" in launch.fields:
-        layout: list[int] = launch.get("layout")
-        if len(layout) % p:
-            raise BadInput(f"the layout has {len(layout)} stages, not a multiple of {p} pipeline ranks")
-        return layout
-    check_stages(p, launch.get("virtual_stages", 1))
-    layers = launch.get("model.num_layers", request.model.num_layers)
-    v = launch.get("virtual_stages", 1)
-    if "layers_per_virtual_stage" in launch.fields:
-        v = _chunks(launch.get("layers_per_virtual_stage"), layers // p)
-    return _split(launch, layers, p, v)
-
-
-def _chunks(layers_per_chunk: int, layers_per_rank: int) -> int:
-    if layers_per_rank % layers_per_chunk:
-        even = ", ".join(str(n) for n in range(1, layers_per_rank + 1) if layers_per_rank % n == 0)
-        raise BadInput(
-            f"{layers_per_rank} layers of a pipeline rank are not a multiple of {layers_per_chunk} a virtual "
-            f"stage; {even} are"
-        )
-    return layers_per_rank // layers_per_chunk
-
-
-def _even(layers: int, p: int, v: int) -> str:
-    """The ranks, and the chunks of as many ranks as said, that layers divide over."""
-    ranks = ", ".join(str(n) for n in range(1, layers + 1) if layers % (n * v) == 0)
-    chunks = ", ".join(str(n) for n in range(1, layers + 1) if layers % (p * n) == 0)
-    ways = [f"{ranks} ranks"] if ranks else []
-    ways += [f"{chunks} chunks a rank"] if v > 1 and chunks else []
-    return " or ".join(ways) or "other numbers"
-
-
-def _split(launch: LaunchFile, layers: int, p: int, v: int) -> list[int]:
-    """Even, ends given, or embedding and loss counted as layers (``transformer_block.py``)."""
-    first, last = launch.get("first_stage_layers"), launch.get("last_stage_layers")
-    if p > 1 and (first is not None or last is not None):
-        middle = layers - (first or 0) - (last or 0)
-        between = p - (first is not None) - (last is not None)
-        ends = [first or 0, last or 0]
-        if middle < 0 or (between and middle % between) or (not between and middle):
-            ends_said = [
-                f"{count} on the {end} stage" for count, end in ((first, "first"), (last, "last")) if count
-            ]
-            left = f"leave {middle}, not a multiple of the {between} others" if between else f"leave {middle}"
-            raise BadInput(f"{layers} layers with {' and '.join(ends_said)} {left}")
-        per_rank = [middle // between] * between if between else []
-        per_rank = (
-            ([ends[0]] if first is not None else []) + per_rank + ([ends[1]] if last is not None else [])
-        )
-    else:
-        extra = int(launch.get("embedding_counts", False)) + int(launch.get("loss_counts", False))
-        if (layers + extra) % (p * v):
-            raise BadInput(
-                f"{layers + extra} layers are not a multiple of {p} pipeline ranks x {v} chunks; even stages "
-                f"take {_even(layers + extra, p, v)}, uneven ones --decoder-first-pipeline-num-layers or "
-                "--pipeline-model-parallel-layout"
-            )
-        per_rank = [(layers + extra) // p] * p
-    if any(count % v for count in per_rank):
-        raise BadInput(f"stages of {per_rank} layers do not divide into {v} chunks")
-    counts = [per_rank[rank] // v for _ in range(v) for rank in range(p)]
-    counts[0] -= int(launch.get("embedding_counts", False))
-    counts[-1] -= int(launch.get("loss_counts", False))
-    return counts
