@@ -338,8 +338,9 @@ def test_the_second_copy_of_zero_plus_plus_divides_the_gpus_and_takes_room() -> 
 
 
 def memory_of(source: str, path: str, framework: str, **asked: object) -> float:
-    question_of = {"model": "llama-3-8b", "gpus": 8, "framework": framework, **asked}
-    result = review(read_text(source, path, framework), question(question_of), search_s=0)
+    launch = read_text(source, path, framework)
+    question_of = {"model": "llama-3-8b", "gpus": 8, "framework": launch.framework, **asked}
+    result = review(launch, question(question_of), search_s=0)
     assert result.estimate is not None
     return float(result.estimate.peak_memory_bytes)
 
@@ -378,3 +379,27 @@ def test_buckets_of_deepspeed_are_those_that_the_file_names() -> None:
     margin = 1.1
     assert sizes["plain"] - sizes["less"] == pytest.approx(4 * 4e8 * margin, rel=0.01)
     assert sizes["plain"] - sizes["auto"] == pytest.approx(4 * (5e8 - 4096**2) * margin, rel=0.01)
+
+
+def test_neox_offloads_and_sizes_its_buckets_as_deepspeed_does() -> None:
+    """gpt-neox passes ``zero_optimization`` on to DeepSpeed."""
+    source = """
+"pipe_parallel_size": 0
+"num_layers": 40
+"hidden_size": 5120
+"num_attention_heads": 40
+"seq_length": 2048
+"train_iters": 320000
+"global_num_gpus": 4
+"train_micro_batch_size_per_gpu": 1
+"fp16": {"enabled": true}
+"checkpoint_activations": true
+"zero_optimization": {"stage": 3, "reduce_bucket_size": %s, "offload_optimizer": {"device": "%s"}}
+"""
+    asked = {"model": "llama-2-13b", "gpus": 4}
+    on_gpu, offloaded, small = (
+        memory_of(source % said, "13B.yml", "gpt-neox", **asked)
+        for said in (("500000000", "none"), ("500000000", "cpu"), ("100000000", "cpu"))
+    )
+    assert on_gpu - offloaded > 30e9
+    assert offloaded - small == pytest.approx(4 * 4e8 * 1.03, rel=0.01)

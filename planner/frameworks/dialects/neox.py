@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from planner.frameworks.deepspeed.read import batch_number, switch, zero_stage
+from planner.frameworks.deepspeed.read import KEYS as DEEPSPEED
+from planner.frameworks.deepspeed.read import batch_number, switch
 from planner.frameworks.dialects.common import gathered
 from planner.frameworks.launch import Key, LaunchFile, positive, whole, yes
 from planner.frameworks.text_formats import yaml_settings
@@ -34,7 +35,7 @@ KEYS: dict[str, Key] = {
     "train_batch_size": Key("global_batch", batch_number),
     "train_micro_batch_size_per_gpu": Key("micro_batch", batch_number),
     "gradient_accumulation_steps": Key("num_microbatches", batch_number),
-    "zero_optimization.stage": Key("zero_stage", zero_stage),
+    **{name: key for name, key in DEEPSPEED.items() if name.startswith("zero_optimization.")},
     "checkpoint_activations": Key("checkpointing", yes),
     "seq_length": Key("seq_length", positive),
     "precision": Key("bf16", _is_bf16),

@@ -11,6 +11,8 @@ MASTER_BYTES, MOMENT_BYTES = 4.0, 4.0
 REMAINDER_BYTES = 2.0
 """Transformer Engine's Adam keeps the half of the fp32 master that the bf16 weight lacks
 (``store_param_remainders``, on with ``--use-precision-aware-optimizer``). [byte]"""
+WITH_BUCKETS = frozenset({"deepspeed", "megatron-deepspeed"})
+"""Frameworks whose profiles count DeepSpeed's buffers."""
 BUCKET_ELEMENTS = 5e8
 """``reduce_bucket_size`` and ``allgather_bucket_size`` where nothing is said. [element]"""
 LIVE_PARAMETERS = 1e9
@@ -24,7 +26,7 @@ def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Mod
         changes["fp8_weight_bytes"] = 1.0 if launch.get("fp8_weights") else None
     if changes:
         framework = framework.model_copy(update={"memory": framework.memory.model_copy(update=changes)})
-    if launch.framework == "deepspeed" and "shard_group_size" in launch.fields:  # MiCS
+    if launch.framework in WITH_BUCKETS and "shard_group_size" in launch.fields:  # MiCS
         limits = framework.limits.model_copy(update={"hybrid_sharding": True})
         framework = framework.model_copy(update={"limits": limits})
     return framework
@@ -54,7 +56,7 @@ def _buckets(launch: LaunchFile, model: Model) -> dict[str, float | None]:
     the hidden size squared (``transformers/integrations/deepspeed.py``).
     """
     names = ("reduce_bucket", "gather_bucket", "live_parameters")
-    if launch.framework != "deepspeed" or not set(names) & set(launch.fields):
+    if launch.framework not in WITH_BUCKETS or not set(names) & set(launch.fields):
         return {}
     reduce, gather = (launch.get(name, BUCKET_ELEMENTS) for name in names[:2])
     reduce = model.hidden_size**2 if reduce == "auto" else reduce

@@ -19,7 +19,10 @@ from planner.spec.request import PlanRequest
 NEEDS: dict[str, tuple[Need, ...]] = {
     "megatron": (*CORE, *ARGUMENTS),
     "primus": CORE,
-    "megatron-bridge": (*CORE, Need("use_tp_pp_dp_mapping", excludes=("use_megatron_fsdp",))),
+    "megatron-bridge": (
+        *CORE,
+        Need("use_megatron_fsdp", excludes=("use_tp_pp_dp_mapping", "use_torch_fsdp2")),
+    ),
     "deepspeed": (*DEEPSPEED, *MEGATRON_DEEPSPEED),
     "megatron-deepspeed": MEGATRON_DEEPSPEED,
 }
