@@ -46,6 +46,9 @@ WRITTEN_AS = {
 READ_AS = {"automodel": "torchtitan", "llm-foundry": "accelerate", "paddle": "megatron"}
 """Profiles whose files a dialect reads, and whose settings make a plan in the same way."""
 
+SETTINGS_ONLY = tuple(READ_AS)
+"""Profiles of which only the plan's settings are written, for a configuration of the user's own."""
+
 NOT_SHELL = frozenset({".json", ".toml", ".yaml", ".yml", ".py", ".gin", ".cfg"})
 """Endings of files in which a shell sets no variables."""
 
@@ -177,8 +180,11 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
 
 
 def _module(framework: str, part: str) -> ModuleType:
+    if part == "write" and framework in SETTINGS_ONLY:
+        return import_module("planner.frameworks.settings")
     name = WRITTEN_AS.get(framework, framework)
     if name not in WRITERS:
-        hint = did_you_mean(framework, WRITERS)
-        raise BadInput(f"no launch files for {framework!r}{hint}; they exist for {', '.join(WRITERS)}")
+        hint = did_you_mean(framework, (*WRITERS, *SETTINGS_ONLY))
+        known = ", ".join((*WRITERS, *SETTINGS_ONLY))
+        raise BadInput(f"no launch files for {framework!r}{hint}; they exist for {known}")
     return import_module(f"planner.frameworks.{name.replace('-', '_')}.{part}")

@@ -43,7 +43,8 @@ LIMITS = Limits(
     zero_stages_with_pipeline=(0, 1),
     hybrid_sharding=True,
     vocab_multiple=128,
-    uneven_stages="any",
+    # "number of layers should be divided by part number" (fleet meta_parallel pp_layers.py)
+    uneven_stages="even",
     recompute=("none", "selective", "full"),
     moe_tensor_needs_sequence_parallel=False,
 )

@@ -6,6 +6,7 @@ Names and defaults: NVIDIA-NeMo/Automodel components/distributed (``tp_size``, `
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from planner.frameworks.dialects.common import gathered
@@ -29,6 +30,13 @@ def _loss(value: Any) -> str | None:
     return "chunked" if any(word in str(value) for word in ("Linear", "Chunked")) else None
 
 
+def _layer_counts(value: Any) -> list[int]:
+    """Layers of every stage, by the names of their modules (``model.layers.0``)."""
+    if not isinstance(value, list) or not all(isinstance(stage, list) for stage in value):
+        raise ValueError("must be a list of lists of module names")
+    return [sum(bool(re.search(r"\blayers\.\d", str(name))) for name in stage) for stage in value]
+
+
 KEYS: dict[str, Key] = {
     "model.pretrained_model_name_or_path": Key("named_model", text),
     "step_scheduler.global_batch_size": Key("global_batch", positive),
@@ -48,6 +56,7 @@ KEYS: dict[str, Key] = {
     _D + "pipeline.pp_schedule": Key("schedule", mapped(SCHEDULE_NAMES)),
     _D + "pipeline.pp_microbatch_size": Key("pipeline_microbatch", positive),
     _D + "pipeline.layers_per_stage": Key("layers_per_stage", _size),
+    _D + "pipeline.module_fqns_per_model_part": Key("layout", _layer_counts),
     _D + "pipeline.round_virtual_stages_to_pp_multiple": Key("round_stages", one_of("up", "down")),
 }
 
