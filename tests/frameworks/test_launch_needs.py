@@ -403,3 +403,14 @@ def test_neox_offloads_and_sizes_its_buckets_as_deepspeed_does() -> None:
     )
     assert on_gpu - offloaded > 30e9
     assert offloaded - small == pytest.approx(4 * 4e8 * 1.03, rel=0.01)
+
+
+def test_swift_passes_tensor_ranks_and_second_copies_on_to_deepspeed() -> None:
+    """ms-swift ``deepspeed_autotp_size`` and ``zero_hpz_partition_size`` (swift/arguments)."""
+    script = "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2-7B-Instruct --deepspeed zero3 "
+    script += "--deepspeed_autotp_size 2 --zero_hpz_partition_size 4 --per_device_train_batch_size 1\n"
+    request = question({"model": "qwen2.5-7b", "gpus": 8, "framework": "deepspeed"})
+    result = review(read_text(script, "run.sh"), request, search_s=0)
+    assert result.plan is not None
+    assert (result.plan.tensor_parallel, result.plan.data_parallel) == (2, 4)
+    assert any("second copy of the weights, 3.8 GB" in entry.message for entry in result.findings)

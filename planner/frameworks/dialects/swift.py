@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from planner.frameworks.deepspeed.read import group_size
 from planner.frameworks.dialects.common import (
     LAUNCHERS,
     TRAINER,
@@ -51,6 +52,8 @@ _TRAINER: dict[str, Key] = {
     **TRAINER,
     **_SHARED,
     "sequence_parallel_size": Key("context_parallel", positive),
+    "deepspeed_autotp_size": Key("tensor_parallel", positive),
+    "zero_hpz_partition_size": Key("second_copy_ranks", group_size),
     **LAUNCHERS,
 }
 

@@ -21,7 +21,8 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     "primus": CORE,
     "megatron-bridge": (
         *CORE,
-        Need("use_megatron_fsdp", excludes=("use_tp_pp_dp_mapping", "use_torch_fsdp2")),
+        Need("use_tp_pp_dp_mapping", excludes=("use_megatron_fsdp",)),
+        Need("use_megatron_fsdp", excludes=("use_torch_fsdp2",)),
     ),
     "deepspeed": (*DEEPSPEED, *MEGATRON_DEEPSPEED),
     "megatron-deepspeed": MEGATRON_DEEPSPEED,
