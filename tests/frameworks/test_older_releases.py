@@ -47,6 +47,18 @@ def test_torchtitans_number_of_micro_batches_divides_the_local_batch() -> None:
         _plan(3)
 
 
+@pytest.mark.parametrize(("schedule", "does"), [("Interleaved1F1B", [3]), ("1F1B", [9, 10, 11])])
+def test_layers_a_stage_that_fill_the_ranks_are_named(schedule: str, does: list[int]) -> None:
+    said = f'pipeline_parallel_schedule = "{schedule}"\npipeline_parallel_layers_per_stage = LAYERS'
+    source = f"[parallelism]\npipeline_parallel_degree = 4\n{said}\n[training]\nlocal_batch_size = 4\n"
+    request = question({"model": "llama-3-8b", "gpus": 4, "framework": "torchtitan"})
+    with pytest.raises(BadInput, match=f"layers_per_stage {', '.join(map(str, does))} would do"):
+        to_plan(read_text(source.replace("LAYERS", "4"), "train.toml"), request)
+    for layers in does:
+        launch = read_text(source.replace("LAYERS", str(layers)), "train.toml")
+        assert to_plan(launch, request).pipeline_parallel == 4
+
+
 def test_the_new_name_is_told_for_each_old_one() -> None:
     launch = read_text(TITAN_2024.replace("MICRO", "2"), "train.toml")
     request = question({"model": "llama-3-8b", "gpus": 32, "framework": "torchtitan"})

@@ -263,6 +263,16 @@ def _precision(launch: LaunchFile) -> str:
     return launch.get("low_precision") or ("fp32" if launch.get("dtype", "bfloat16") == "float32" else "bf16")
 
 
+def _stages_that_do(total: int, p: int, said: int, least_chunks: int) -> str:
+    """Layers a stage, the nearest first, whose stages fill the ranks in whole chunks."""
+    counts = {each: -(-total // each) for each in range(1, total + 1)}
+    valid = [each for each, stages in counts.items() if stages % p == 0 and stages // p >= least_chunks]
+    if least_chunks == 1:  # one stage a rank
+        valid = [each for each in valid if counts[each] == p]
+    nearest = sorted(valid, key=lambda each: abs(each - said))[:4]
+    return f"; layers_per_stage {', '.join(map(str, nearest))} would do" if nearest else ""
+
+
 def _layout(launch: LaunchFile, request: PlanRequest, p: int, schedule: str) -> tuple[list[int] | None, int]:
     """Layers of every stage where the file says them, and chunks per rank.
 
@@ -287,6 +297,7 @@ def _layout(launch: LaunchFile, request: PlanRequest, p: int, schedule: str) -> 
             raise BadInput(
                 f"{request.model.num_layers} layers in stages of {launch.get('layers_per_stage')} make "
                 f"{stages} stages, not a multiple of {p} pipeline ranks"
+                + _stages_that_do(total, p, launch.get("layers_per_stage"), 1 if v == 1 else 2)
             )
         v = stages // p
     check_stages(p, v)
