@@ -1,4 +1,4 @@
-"""How a run's files change what the framework keeps in memory: formats of state, buckets, sharding groups."""
+"""How a run's files change the framework's habits: formats of state, buckets, sharding groups, overlap."""
 
 from __future__ import annotations
 
@@ -20,16 +20,30 @@ LIVE_PARAMETERS = 1e9
 
 
 def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Model) -> FrameworkProfile:
-    """Return the framework with what the files say of its memory."""
+    """Return the framework with what the files say of its memory and of what it hides."""
     changes = {**_state_formats(launch), **_buckets(launch, model)}
     if launch.get("fp8_weights") is not None:
         changes["fp8_weight_bytes"] = 1.0 if launch.get("fp8_weights") else None
     if changes:
         framework = framework.model_copy(update={"memory": framework.memory.model_copy(update=changes)})
+    overlap = _overlap(launch)
+    if overlap:
+        framework = framework.model_copy(update={"time": framework.time.model_copy(update=overlap)})
     if launch.framework in WITH_BUCKETS and "shard_group_size" in launch.fields:  # MiCS
         limits = framework.limits.model_copy(update={"hybrid_sharding": True})
         framework = framework.model_copy(update={"limits": limits})
     return framework
+
+
+def _overlap(launch: LaunchFile) -> dict[str, bool]:
+    """What Megatron-LM's own command line hides behind the computation only when it is told to."""
+    said = {entry.key for entry in launch.found if entry.value is not False}
+    if launch.framework != "megatron" or not any(key.startswith("--") for key in said):
+        return {}
+    return {
+        "gradient_sync_overlaps": "--overlap-grad-reduce" in said,
+        "parameter_gather_overlaps": "--overlap-param-gather" in said,
+    }
 
 
 def _state_formats(launch: LaunchFile) -> dict[str, float | None]:

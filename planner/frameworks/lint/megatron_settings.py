@@ -19,6 +19,8 @@ def megatron_findings(launch: LaunchFile, said: Said, model: Model | None) -> It
     yield from _router_groups(said, model)
     yield from _exchange_of_each_layer(launch, said, model)
     yield from _strategy_alone(said)
+    if launch.framework == "megatron" and any(entry.key.startswith("--") for entry in launch.found):
+        yield from _slow_experts(launch, said)
 
 
 def _numbers(entry: Found | None) -> list[int]:
@@ -90,3 +92,20 @@ def _strategy_alone(said: Said) -> Iterator[Finding]:
         return
     message = f"{at.key} {at.value} does nothing without use_megatron_fsdp"
     yield finding(at, "warning", "setting-means-less", message)
+
+
+def _slow_experts(launch: LaunchFile, said: Said) -> Iterator[Finding]:
+    """Megatron-LM's defaults for experts: all tokens gathered on every rank, one product after another."""
+    experts = said.get("num_experts")
+    if experts is None:
+        return
+    ranks, dispatcher = launch.get("expert_parallel", 1), said.get("moe_token_dispatcher_type")
+    if ranks > 1 and (dispatcher is None or str(dispatcher.value) == "allgather"):
+        message = (
+            f"every token is gathered on all {ranks} expert ranks (dispatcher allgather, the default); it is "
+            "priced as --moe-token-dispatcher-type alltoall, which sends it to its experts alone"
+        )
+        yield finding(dispatcher or experts, "warning", "setting-means-less", message)
+    if "moe_grouped_gemm" not in said and launch.get("model.num_experts", 1) > ranks:
+        message = "experts run one after another without --moe-grouped-gemm, and are priced as with it"
+        yield finding(experts, "warning", "setting-means-less", message)

@@ -168,11 +168,12 @@ def review(launch: LaunchFile, request: PlanRequest, search_s: float = 20.0) -> 
     except BadInput as error:
         at = place(launch, "pipeline_parallel", "tensor_parallel", "micro_batch")
         findings += [finding(at, "error", "settings-make-a-run", str(error)), *_degrees(launch, asked)]
-        found = _search(asked, search_s)
+        found = _search(_as_written(asked, request), search_s)
         return _done(launch, findings, Review((), asked, None, None, found))
     findings += [*_broken(launch, estimate, priced.model), *memory_findings(launch, priced, estimate)]
     findings += [*reference_findings(launch, priced, plan), *slow_findings(launch, priced, estimate)]
-    return _done(launch, findings, Review((), priced, plan, estimate, _search(priced, search_s)))
+    better = _search(_as_written(priced, request), search_s)
+    return _done(launch, findings, Review((), priced, plan, estimate, better))
 
 
 def fix(result: Review) -> dict[str, str]:
@@ -195,6 +196,12 @@ def _on_the_cluster(launch: LaunchFile) -> LaunchFile:
 
 def _with_precision(request: PlanRequest, plan: Plan) -> Workload:
     return request.workload.model_copy(update={"precisions": (plan.precision,)})
+
+
+def _as_written(asked: PlanRequest, request: PlanRequest) -> PlanRequest:
+    """The question with the habits that our own files have: they turn on what overlaps."""
+    framework = asked.framework.model_copy(update={"time": request.framework.time})
+    return asked.model_copy(update={"framework": framework})
 
 
 def _search(request: PlanRequest, search_s: float) -> Estimate | None:

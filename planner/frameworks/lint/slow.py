@@ -39,8 +39,20 @@ def slow_findings(launch: LaunchFile, request: PlanRequest, estimate: Estimate) 
             field, rule, words = CAUSES[term]
             message = f"{words} takes {format_seconds(seconds)} of {format_seconds(step_s)} a step"
             at = place(launch, field, "pipeline_parallel")
-            yield finding(at, "warning", rule, f"{message} ({100 * seconds / step_s:.0f} %)")
+            hint = _overlap_hint(request, estimate.plan) if term == "data_comm_s" else ""
+            yield finding(at, "warning", rule, f"{message} ({100 * seconds / step_s:.0f} %){hint}")
     yield from _spans(launch, request, estimate.plan)
+
+
+def _overlap_hint(request: PlanRequest, plan: Plan) -> str:
+    """The flags without which Megatron-LM hides none of it."""
+    habits = request.framework.time
+    flags = ["--overlap-grad-reduce"] if not habits.gradient_sync_overlaps else []
+    if plan.zero_stage > 0 and not habits.parameter_gather_overlaps:
+        flags.append("--overlap-param-gather")
+    if not flags or request.framework.name != "megatron":
+        return ""
+    return f"; the computation hides it with {' and '.join(flags)}"
 
 
 def _spans(launch: LaunchFile, request: PlanRequest, plan: Plan) -> Iterator[Finding]:
