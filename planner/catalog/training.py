@@ -23,10 +23,10 @@ PURE_MOMENTS_BYTES = {
     f"pure-{name}": moments if name == "adam-8bit" else moments / 2
     for name, moments in MOMENTS_BYTES.items()
     if name not in ("adamw", "adam-bf16")
-}
+} | {"pure-adam-fp32": MOMENTS_BYTES["adam"]}
 """The same without a master copy: weights loaded in bf16 and trained as they are (torchtune's ``dtype``,
-LLaMA-Factory's ``pure_bf16``). Gradients, and the moments of torch.optim, are in the format of the weights.
-[byte per parameter]"""
+LLaMA-Factory's ``pure_bf16``). Gradients, and the moments of torch.optim, are in the format of the weights;
+bitsandbytes' 32-bit Adam keeps fp32 moments beside them. [byte per parameter]"""
 LOSSES = ("whole", "chunked")
 FINE_TUNING = ("full", "lora", "qlora")
 QUANTISED_BYTES = 0.52

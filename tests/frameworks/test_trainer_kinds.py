@@ -265,3 +265,18 @@ def test_values_that_are_no_settings_are_refused_in_a_sentence() -> None:
         source = f"defaults: {value}.yaml\npolicy: {{dtensor_cfg: {{enabled: 7}}}}\n"
         with pytest.raises(BadInput):
             read_text(source, "recipe.yaml")
+
+
+PAGED = "optimizer: {_component_: bitsandbytes.optim.NAME}\n"
+
+
+def test_a_paged_optimizer_leaves_the_gpu_before_anything_else_fails() -> None:
+    base = TORCHTUNE.partition("optimizer:")[0] + "\nenable_activation_checkpointing: true\n"
+    paged = read_text(base + PAGED.replace("NAME", "PagedAdamW"), "70b.yaml")
+    request = asked(paged, 8, "llama-3-70b")
+    assert request.framework.memory.optimizer_bytes == 8.0
+    found = told(paged, 8, "llama-3-70b")
+    assert "out-of-memory" not in found
+    assert "moves" in found["optimizer-is-paged-out"].message
+    kept = read_text(base + PAGED.replace("NAME", "AdamW"), "70b.yaml")
+    assert "out-of-memory" in told(kept, 8, "llama-3-70b")

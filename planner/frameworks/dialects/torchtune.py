@@ -27,8 +27,9 @@ def _trained(value: Any) -> str:
 
 
 def _optimizer(value: Any) -> str:
-    name = str(value).rpartition(".")[2].lower()
-    return "pure-adam-8bit" if "8bit" in name else "pure-sgd" if name.startswith("sgd") else "pure-adam"
+    module, _, name = str(value).lower().rpartition(".")
+    adam = "pure-adam-fp32" if module.startswith("bitsandbytes") else "pure-adam"
+    return "pure-adam-8bit" if "8bit" in name else "pure-sgd" if name.startswith("sgd") else adam
 
 
 def _shard(value: Any) -> int | None:

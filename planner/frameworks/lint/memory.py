@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.cost.longest import longest_sentence
+from planner.cost.terms import Memory
 from planner.frameworks.launch import LaunchFile
 from planner.frameworks.lint.findings import Finding, finding, place
 from planner.solver.result import Estimate
@@ -49,6 +50,9 @@ def memory_findings(launch: LaunchFile, request: PlanRequest, estimate: Estimate
     if not full:
         return
     worst = max(full, key=lambda rank: over[rank])
+    if _is_paged(launch) and all(_beside_optimizer(stage) <= usable for stage in estimate.stages):
+        yield _paged_out(launch, estimate, worst, usable)
+        return
     terms = sorted(estimate.stages[worst].as_dict().items(), key=lambda term: -term[1])[:3]
     largest = ", ".join(f"{name.removesuffix('_bytes')} {format_bytes(value)}" for name, value in terms)
     others = ", ".join(f"{rank} (+{format_bytes(over[rank])})" for rank in full if rank != worst)
@@ -59,6 +63,27 @@ def memory_findings(launch: LaunchFile, request: PlanRequest, estimate: Estimate
     message += f"; so do ranks {others}" if others else ""
     message += f"; {longest_sentence(estimate.plan, request)}{_cap(launch)}"
     yield finding(place(launch, "micro_batch", "recompute"), "error", "out-of-memory", message)
+
+
+def _paged_out(launch: LaunchFile, estimate: Estimate, rank: int, usable: float) -> Finding:
+    stage = estimate.stages[rank]
+    moved, state = float(stage.total) - usable, float(stage.optimizer_bytes)
+    message = (
+        f"pipeline rank {rank} needs {format_bytes(float(stage.total))} of {format_bytes(usable)}: the paged "
+        f"optimizer moves {format_bytes(moved)} of its {format_bytes(state)} to the host and back each step"
+    )
+    return finding(place(launch, "optimizer"), "warning", "optimizer-is-paged-out", message)
+
+
+def _is_paged(launch: LaunchFile) -> bool:
+    """Whether bitsandbytes keeps the optimizer's state where the host takes it in when the GPU is full."""
+    names = ("optim", "optimizer", "optimizer._component_")
+    said = [entry for entry in launch.found if entry.key.lstrip("-") in names]
+    return any("paged" in str(entry.value).lower() for entry in said)
+
+
+def _beside_optimizer(stage: Memory) -> float:
+    return float(stage.total) - float(stage.optimizer_bytes)
 
 
 def _cap(launch: LaunchFile) -> str:
