@@ -11,7 +11,7 @@ from planner.errors import BadInput
 from planner.frameworks.files import read_text, to_plan
 from planner.frameworks.launch import flow_counts
 from planner.frameworks.lint import lint
-from planner.frameworks.megatron.layout import mtp_problem
+from planner.frameworks.megatron.layout import layout_counts, mtp_problem
 from planner.frameworks.megatron.split import nearest_ends
 
 SCRIPT = "torchrun --nproc-per-node 8 --nnodes {nodes} pretrain_gpt.py --bf16 --micro-batch-size 1 "
@@ -140,3 +140,35 @@ def test_as_many_instances_as_replicas_shard_nothing() -> None:
     )
     plan = to_plan(launch, request)
     assert (plan.zero_stage, plan.shard_group_size) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("size", "batch", "problem"),
+    [
+        (5, 5, None),
+        (4, 8, None),
+        (6, 10, None),
+        (3, 8, "(nearest: 4)"),
+        (5, 8, "(nearest: 4)"),
+        (9, 8, "(nearest: 8)"),
+        (4, 3, "a round has 4 to 3, the last one 4 or all"),
+    ],
+)
+def test_rounds_of_interleaving_may_be_longer_than_the_pipeline(
+    size: int, batch: int, problem: str | None
+) -> None:
+    """schedules.py, over 4 ranks: p <= round <= m, and the last round is whole or has p at least."""
+    flags = "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 "
+    flags += f"--microbatch-group-size-per-virtual-pipeline-stage {size}"
+    request = question({"model": "llama-3-8b", "gpus": 4, "framework": "megatron"})
+    script = SCRIPT.format(nodes=1, flags=flags).replace("4096 --seq", f"{batch} --seq")
+    found = [
+        entry.message for entry in lint(read_text(script, "run.sh"), request) if "round" in entry.message
+    ]
+    assert len(found) == (problem is not None)
+    assert problem is None or problem in found[0]
+
+
+def test_a_shell_may_leave_backslashes_in_a_layout() -> None:
+    assert mtp_problem([], 1, 0) is None
+    assert layout_counts(r"Et*2\|\(tt\|\)*2tL") == [2, 2, 2, 1]

@@ -2,7 +2,7 @@
 
 ``E`` embedding, ``t`` decoder layer, ``m`` multi-token-prediction layer, ``L`` loss; ``|`` ends a stage,
 stages follow the flow of data (virtual stages in the outer order); ``x*n`` and ``(...)*n`` repeat; commas are
-ignored (megatron-core ``pipeline_parallel_layer_layout.py``).
+ignored (megatron-core ``pipeline_parallel_layer_layout.py``), and so are the backslashes of a shell.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def layout_stages(text: str) -> list[str]:
     ValueError
         The text is no layout, or its embedding or loss does not stand at its end.
     """
-    flat = _expand(re.sub(r"[\s,]", "", text))
+    flat = _expand(re.sub(r"[\s,\\]", "", text))
     if re.search(r"[^EtmL|]", flat):
         raise ValueError("a layout is made of E, t, m, L, |, (...) and *n")
     whole = flat.replace("|", "")

@@ -51,6 +51,7 @@ KEYS: dict[str, Key] = {
     "pipeline_model_parallel_layout": Key("layout", layout_letters),
     "decoder_first_pipeline_num_layers": Key("first_stage_layers", positive),
     "decoder_last_pipeline_num_layers": Key("last_stage_layers", positive),
+    "microbatch_group_size_per_virtual_pipeline_stage": Key("microbatch_group", positive),
     "account_for_embedding_in_pipeline_split": Key("embedding_counts", yes),
     "account_for_loss_in_pipeline_split": Key("loss_counts", yes),
     "context_parallel_size": Key("context_parallel", positive),

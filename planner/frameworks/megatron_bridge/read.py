@@ -34,6 +34,8 @@ def _keys() -> dict[str, Key]:
     keys["model.vocab_size"] = Key("model.vocab_size", positive)
     keys["dataset.sequence_length"] = Key("seq_length", positive)
     keys["dataset.seq_length"] = Key("seq_length", positive)
+    group = MEGATRON_KEYS["microbatch_group_size_per_virtual_pipeline_stage"]
+    keys["model.microbatch_group_size_per_vp_stage"] = group
     keys["model.num_layers_in_first_pipeline_stage"] = MEGATRON_KEYS["decoder_first_pipeline_num_layers"]
     keys["model.num_layers_in_last_pipeline_stage"] = MEGATRON_KEYS["decoder_last_pipeline_num_layers"]
     keys |= {name: MEGATRON_KEYS[name] for name in ("bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format")}
