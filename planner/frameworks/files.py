@@ -130,6 +130,8 @@ def read_files(
         raise BadInput(
             f"the files belong to different frameworks ({', '.join(names)}); check them one by one"
         )
+    if names == ["torchtitan"]:  # a command's flags win over its file
+        launches.sort(key=lambda launch: not launch.paths[0].endswith(".toml"))
     return merge(launches)
 
 

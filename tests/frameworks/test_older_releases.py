@@ -6,7 +6,7 @@ import pytest
 
 from planner.api import question
 from planner.errors import BadInput
-from planner.frameworks.files import read_text, to_plan
+from planner.frameworks.files import read_files, read_text, to_plan
 from planner.frameworks.lint import adopt, lint
 from planner.spec import Plan
 
@@ -65,3 +65,26 @@ def test_the_new_name_is_told_for_each_old_one() -> None:
     told = [found for found in lint(launch, request) if found.rule == "deprecated-key"]
     assert [found.line for found in told] == [7, 9, 10, 13, 14, 15, 16]
     assert "write parallelism.pipeline_parallel_microbatch_size" in told[-2].message
+
+
+SCRIPT = (
+    'CONFIG_FILE="train_configs/llama3_8b.toml" ./run_train.sh --training.seq_len 32768 --training.compile\n'
+)
+TOML = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\nseq_len = 8192\n'
+
+
+@pytest.mark.parametrize("order", [("run.sh", "train.toml"), ("train.toml", "run.sh")])
+def test_flags_of_a_torchtitan_command_win_over_its_file(order: tuple[str, ...]) -> None:
+    sources = {"run.sh": SCRIPT, "train.toml": TOML}
+    launch = read_files({name: sources[name] for name in order})
+    assert (launch.get("seq_length"), launch.get("local_batch")) == (32768, 2)
+
+
+def test_a_torchtitan_command_alone_names_the_file_that_it_needs() -> None:
+    request = question({"model": "llama-3-8b", "gpus": 8, "framework": "torchtitan"})
+    with pytest.raises(
+        BadInput, match=r"the batch stands in train_configs/llama3_8b\.toml: name it together"
+    ):
+        to_plan(read_text(SCRIPT, "run.sh"), request)
+    said = SCRIPT.replace("--training.compile", "--training.local_batch_size 1")
+    assert to_plan(read_text(said, "run.sh"), request).micro_batch == 1

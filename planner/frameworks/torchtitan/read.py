@@ -94,6 +94,7 @@ KEYS: dict[str, Key] = {
     "model.name": Key("named_family", text),
     "model.flavor": Key("named_flavor", text),
     "config": Key("named_model", text),
+    "job.config_file": Key("config_file", text),
     "model.converters": Key("low_precision", converters),
     "MODEL.n_layers": Key("model.num_layers", positive),
     "MODEL.dim": Key("model.hidden_size", positive),
@@ -120,6 +121,16 @@ DEPRECATED = {
     "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
     "experimental.context_parallel_rotate_method": "parallelism.context_parallel_rotate_method",
     "parallelism.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+    "training.compile": "compile.enable",
+    **{
+        f"float8.{name}": f"quantize.linear.float8.{name}"
+        for name in (
+            "enable_fsdp_float8_all_gather",
+            "precompute_float8_dynamic_scale_for_fsdp",
+            "recipe_name",
+            "filter_fqns",
+        )
+    },
 }
 """Names of older releases, whose values mean the same under the new name."""
 GONE = {
@@ -127,7 +138,7 @@ GONE = {
     for section in ("experimental", "parallelism")
 }
 """Names of older releases whose values mean something else: micro-batches of a step, not their size."""
-KEYS |= {old: KEYS[new] for old, new in DEPRECATED.items()}
+KEYS |= {old: KEYS[new] for old, new in DEPRECATED.items() if new in KEYS}
 KEYS |= {old: Key("pipeline_microbatches", positive) for old in GONE}
 
 
@@ -145,7 +156,7 @@ def read(source: str, path: str) -> LaunchFile:
     """Read a TOML file, a script with torchtitan's flags, or a registry module."""
     if re.search(r"^PARALLELISM\s*=", source, re.MULTILINE):
         found = [_renamed(entry) for entry in python_literals(source, path)]
-    elif re.search(r"^\s*\[[a-z_.]+\]", source, re.MULTILINE) and "--parallelism." not in source:
+    elif re.search(r"(?m)^\s*\[[a-z_.]+\]", source) and not re.search(r"--(parallelism|training)\.", source):
         found = toml_settings(source, path)
     else:
         found = [*_flags(source, path), *_subcommand(source, path)]
@@ -178,12 +189,17 @@ def _own_value(value: Any) -> Any:
 
 
 def _subcommand(source: str, path: str) -> list[Found]:
-    """``activation-checkpoint:full`` at the end of a command line."""
-    match = re.search(r"\bactivation-checkpoint:([\w-]+)", source)
-    if match is None:
-        return []
-    line = source.count("\n", 0, match.start()) + 1
-    return [Found("activation_checkpoint.mode", match.group(1).lower(), path, line)]
+    """``activation-checkpoint:full`` at the end of a command line, ``CONFIG_FILE=...`` at its beginning."""
+    patterns = {
+        "activation_checkpoint.mode": r"\bactivation-checkpoint:([A-Za-z_-]+)",
+        "job.config_file": r"(?m)^[^#\n]*\bCONFIG_FILE=[\"']?([\w./${}-]+\.toml)",
+    }
+    found = {key: re.search(pattern, source) for key, pattern in patterns.items()}
+    return [
+        Found(key, match.group(1), path, source.count("\n", 0, match.start(1)) + 1)
+        for key, match in found.items()
+        if match is not None
+    ]
 
 
 def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
@@ -194,6 +210,8 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     BadInput
         The degrees do not multiply to the GPUs, or the batch does not divide.
     """
+    if "config_file" in launch.fields and not {"local_batch", "global_batch"} & set(launch.fields):
+        raise BadInput(f"the batch stands in {launch.get('config_file')}: name it together with the script")
     t, c, p = (launch.get(name, 1) for name in ("tensor_parallel", "context_parallel", "pipeline_parallel"))
     rep, shard = _data_degrees(launch, request, t * c * p)
     d = rep * shard
