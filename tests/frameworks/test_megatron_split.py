@@ -172,3 +172,21 @@ def test_rounds_of_interleaving_may_be_longer_than_the_pipeline(
 def test_a_shell_may_leave_backslashes_in_a_layout() -> None:
     assert mtp_problem([], 1, 0) is None
     assert layout_counts(r"Et*2\|\(tt\|\)*2tL") == [2, 2, 2, 1]
+
+
+def test_batches_on_the_way_to_the_last_divide_as_well() -> None:
+    """num_microbatches_calculator.py: 8 replicas, one sequence each."""
+    request = question({"model": "llama-3-8b", "gpus": 8, "framework": "megatron"})
+
+    def found(flags: str) -> list[str]:
+        script = SCRIPT.format(nodes=1, flags=flags).replace("--global-batch-size 4096", "")
+        launch = read_text(script, "run.sh")
+        assert to_plan(launch, request).global_batch == 64
+        return [entry.message for entry in lint(launch, request) if "multiple" in entry.message]
+
+    assert not found('--step-batch-size-schedule "0:16 200B:32 400B:64"')
+    (said,) = found('--step-batch-size-schedule "0:12 200B:32 400B:64"')
+    assert said.endswith("batches of 12 are not a multiple of micro-batch 1 x 8 replicas = 8")
+    (said,) = found("--global-batch-size 64 --rampup-batch-size 16 12 1000")
+    assert said.startswith("--rampup-batch-size: batches of 12 are not")
+    assert not found("--global-batch-size 64 --rampup-batch-size 16 16 1000")

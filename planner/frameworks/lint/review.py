@@ -21,7 +21,7 @@ from planner.frameworks.lint.memory import memory_findings
 from planner.frameworks.lint.models import named_model
 from planner.frameworks.lint.needs import need_findings
 from planner.frameworks.lint.reference import reference_findings
-from planner.frameworks.lint.rounds import ROUNDS, rounds_finding, says_rounds
+from planner.frameworks.lint.rounds import ROUNDS, micro_batch_findings, says_rounds
 from planner.frameworks.lint.silent import not_told
 from planner.frameworks.lint.slow import slow_findings
 from planner.frameworks.shell import unset_variable
@@ -268,8 +268,7 @@ def _broken(launch: LaunchFile, estimate: Estimate, model: Model) -> Iterator[Fi
             yield said
         elif violation.rule not in OWN_WORDS and not (violation.rule == ROUNDS and says_rounds(launch)):
             yield _violation(launch, violation)
-    if (uneven := rounds_finding(launch, estimate.plan)) is not None:
-        yield uneven
+    yield from micro_batch_findings(launch, estimate.plan)
 
 
 def _degrees(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:

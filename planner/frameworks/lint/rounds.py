@@ -1,6 +1,8 @@
-"""Rounds of Megatron's interleaved schedule whose length the run's files say themselves."""
+"""Micro-batches as Megatron's own settings have them: rounds of a length that they say, batches that grow."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from planner.frameworks.launch import LaunchFile
 from planner.frameworks.lint.findings import Finding, finding
@@ -15,8 +17,30 @@ def says_rounds(launch: LaunchFile) -> bool:
     return "microbatch_group" in launch.fields
 
 
-def rounds_finding(launch: LaunchFile, plan: Plan) -> Finding | None:
-    """Return what is wrong with the rounds that the files ask for, None where nothing is.
+def micro_batch_findings(launch: LaunchFile, plan: Plan) -> Iterator[Finding]:
+    """Yield what is wrong with the rounds, and the batches on the way to the last, that the files ask for.
+
+    References
+    ----------
+    megatron-core num_microbatches_calculator.py: every batch is a multiple of micro-batch times replicas.
+    """
+    rounds = _rounds(launch, plan)
+    if rounds is not None:
+        yield rounds
+    unit = plan.micro_batch * plan.data_parallel
+    for name in ("batch_schedule", "batch_rampup"):
+        wrong = [size for size in launch.get(name, []) if size % unit]
+        if wrong:
+            at = launch.fields[name]
+            message = (
+                f"{at.key}: batches of {', '.join(map(str, wrong))} are not a multiple of micro-batch "
+                f"{plan.micro_batch} x {plan.data_parallel} replicas = {unit}"
+            )
+            yield finding(at, "error", "replicas_divide_the_global_batch", message)
+
+
+def _rounds(launch: LaunchFile, plan: Plan) -> Finding | None:
+    """What is wrong with the length of a round.
 
     References
     ----------

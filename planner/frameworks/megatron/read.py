@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from planner.frameworks.launch import (
 from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
 from planner.frameworks.megatron.split import layout_letters, stage_counts
 from planner.frameworks.megatron.values import (
+    batch_rampup,
+    batch_schedule,
     context_kind,
     format_bytes,
     moe_layers,
@@ -68,6 +71,8 @@ KEYS: dict[str, Key] = {
     "num_distributed_optimizer_instances": Key("instances", positive),
     "micro_batch_size": Key("micro_batch", positive),
     "global_batch_size": Key("global_batch", positive),
+    "step_batch_size_schedule": Key("batch_schedule", batch_schedule),
+    "rampup_batch_size": Key("batch_rampup", batch_rampup),
     "seq_length": Key("seq_length", positive),
     "recompute_granularity": Key("recompute_granularity", one_of("full", "selective")),
     "recompute_activations": Key("recompute_activations", yes),
@@ -155,13 +160,17 @@ def read(source: str, path: str) -> LaunchFile:
         found.append(Found("WORLD_SIZE_OF_PLAN", world, path, line))
     found += _environment(source, path)
     keys = _dashed(KEYS) | LAUNCHER_KEYS | {"WORLD_SIZE_OF_PLAN": Key("num_gpus", positive)}
-    return collect(
+    launch = collect(
         "megatron",
         found,
         keys,
         lambda key: key in known_flags() or is_launcher_flag(key) or key == QUEUES,
         _dashed(DEPRECATED),
     )
+    steps = launch.fields.get("batch_schedule")
+    if steps is None or "global_batch" in launch.fields:
+        return launch
+    return replace(launch, fields={**launch.fields, "global_batch": replace(steps, value=steps.value[-1])})
 
 
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"

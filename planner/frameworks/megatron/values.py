@@ -79,3 +79,20 @@ def not_in_16_bits(value: Any) -> bool:
 def rank_order(value: Any) -> str:
     """Read ``--use-tp-pp-dp-mapping``."""
     return FAR_REPLICAS if yes(value) else DEFAULT_ORDER
+
+
+def batch_schedule(value: Any) -> list[int]:
+    """Read ``--step-batch-size-schedule`` (``0:384 200B:768``) as its batch sizes. [sequence]."""
+    steps = str(" ".join(map(str, value)) if isinstance(value, list) else value).split()
+    sizes = [step.rpartition(":")[2] for step in steps]
+    if not sizes or not all(size.isdigit() and int(size) > 0 for size in sizes):
+        raise ValueError("must be steps of a threshold and a batch size, such as 0:384 200B:768")
+    return [int(size) for size in sizes]
+
+
+def batch_rampup(value: Any) -> list[int]:
+    """Read ``--rampup-batch-size`` as its first batch size and its increment. [sequence]."""
+    numbers = value if isinstance(value, list) else str(value).split()
+    if len(numbers) != 3 or not all(str(number).isdigit() for number in numbers):
+        raise ValueError("must be a first batch size, an increment and a number of samples")
+    return [int(number) for number in numbers[:2]]
