@@ -47,6 +47,26 @@ torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.fsdp_sft_tra
     model.partial_pretrain=Qwen/Qwen2.5-7B data.train_batch_size=128 data.max_length=2048 \\
     data.micro_batch_size_per_gpu=4 model.lora_rank=32
 """
+LITGPT = """
+checkpoint_dir: checkpoints/meta-llama/Llama-2-7b-hf
+precision: bf16-true
+quantize:
+devices: 4
+num_nodes: 1
+lora_r: 32
+train:
+  global_batch_size: 64
+  micro_batch_size: 2
+  max_seq_length: 512
+"""
+LITGPT_PRETRAIN = "litgpt pretrain Llama-2-7b --model_name Llama-2-7b --devices 8 --train.micro_batch_size 2"
+LIGHTNING = """
+import lightning as L
+model = transformers.AutoModelForCausalLM.from_pretrained('google/gemma-2b', torch_dtype=torch.bfloat16)
+loader = DataLoader(data, batch_size=2)
+strategy = FSDPStrategy(sharding_strategy="FULL_SHARD", activation_checkpointing_policy={Block})
+trainer = L.Trainer(devices=8, strategy=strategy, precision="bf16-mixed", accumulate_grad_batches=4)
+"""
 NEMO_RL = """
 policy:
   model_name: Qwen/Qwen2.5-7B
@@ -220,6 +240,17 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     }),
     ("run.sh", VERL_OLD_SFT, "deepspeed", {
         "num_gpus": 8, "micro_batch": 4, "num_microbatches": 4, "seq_length": 2048, "frozen": True,
+    }),
+    ("lora.yaml", LITGPT, "accelerate", {
+        "num_gpus": 4, "zero_stage": 3, "micro_batch": 2, "num_microbatches": 8, "seq_length": 512,
+        "recompute": "full", "frozen": True, "model": "llama-2-7b", "logits": 6.0,
+    }),
+    ("run.sh", LITGPT_PRETRAIN, "accelerate", {
+        "num_gpus": 8, "zero_stage": 3, "micro_batch": 2, "num_microbatches": 32, "recompute": "none",
+    }),
+    ("train.py", LIGHTNING, "accelerate", {
+        "num_gpus": 8, "zero_stage": 3, "micro_batch": 2, "num_microbatches": 4, "recompute": "full",
+        "precision": "bf16", "model": "gemma-2b", "optimizer": 12.0,
     }),
     ("grpo.yaml", NEMO_RL.replace("DTENSOR", "false").replace("MEGATRON", "true"), "megatron", {
         "num_gpus": 16, "tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 4, "recompute": "full",

@@ -47,6 +47,12 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
     ("llm-foundry", "foundry", r"^(device_train_microbatch_size|global_train_batch_size)\s*:"),
     ("torchtune", "torchtune", r"_component_\s*:\s*torchtune\."),
     (
+        "lightning",
+        "lightning",
+        r"\bFSDPStrategy\(|\b(L|pl|lightning|fabric)\.(Trainer|Fabric)\(|\blitgpt\s+(pretrain|finetune)"
+        r"|^(checkpoint_dir|model_name)\s*:[\s\S]*^train\s*:[\s\S]*^[ \t]+micro_batch_size\s*:",
+    ),
+    (
         "trainer",
         "trainer",
         r"\A(?![\s\S]*(--deepspeed|--use_deepspeed|accelerate launch))"

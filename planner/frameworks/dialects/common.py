@@ -78,6 +78,15 @@ def flags(source: str, path: str) -> list[Found]:
     ]
 
 
+def checkpoints(source: str, path: str) -> list[Found]:
+    """Return the checkpoints that a program loads with Hugging Face's classes, as ``model_name_or_path``."""
+    loaded = re.finditer(r"\bAutoModel\w*\.from_pretrained\(\s*[\"']([^\"']+)[\"']", source)
+    return [
+        Found("model_name_or_path", match.group(1), path, source.count("\n", 0, match.start()) + 1)
+        for match in loaded
+    ]
+
+
 def _plain(entry: Found) -> Found:
     return replace(entry, key=entry.key.lstrip("-").replace("-", "_"))
 

@@ -10,7 +10,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from planner.frameworks.dialects.common import LAUNCHERS, TRAINER, flags, gathered, paired, value_of
+from planner.frameworks.dialects.common import (
+    LAUNCHERS,
+    TRAINER,
+    checkpoints,
+    flags,
+    gathered,
+    paired,
+    value_of,
+)
 from planner.frameworks.launch import Found, Key, LaunchFile, positive, text, yes
 from planner.frameworks.text_formats import python_settings, yaml_settings
 
@@ -45,7 +53,6 @@ TRL_DEFAULTS = {"seq_length": 1024, "checkpointing": True, "bf16": True}
 """What TRL's own configurations take where nothing is said."""
 PAIRED = {"dpo": True, "orpo": False, "cpo": False, "reward": False}
 """TRL's trainers whose samples are pairs, and whether a frozen reference is held as well."""
-_CHECKPOINT = re.compile(r"\bAutoModel\w*\.from_pretrained\(\s*[\"']([^\"']+)[\"']")
 
 
 def read(source: str, path: str) -> LaunchFile:
@@ -75,8 +82,4 @@ def _found(source: str, path: str) -> list[Found]:
 
 def _program(source: str, path: str) -> list[Found]:
     """Arguments that calls give as literals, and the checkpoint that is loaded."""
-    found = python_settings(source, path)
-    for match in _CHECKPOINT.finditer(source):
-        line = source.count("\n", 0, match.start()) + 1
-        found.append(Found("model_name_or_path", match.group(1), path, line))
-    return found
+    return [*python_settings(source, path), *checkpoints(source, path)]
