@@ -8,6 +8,7 @@ from planner.errors import BadInput
 from planner.frameworks.dialects import DIALECTS, dialect_of
 
 _SIGNS: tuple[tuple[str, str], ...] = (
+    ("megatron", r"\b(tensor|pipeline)_model_parallel_size \.{3,} "),
     ("megatron-bridge", r"megatron\.bridge|\.(tensor|pipeline|context)(_model)?_parallel_size\s*=(?!=)"),
     ("pytorch", r"^SETTINGS = \{|init_device_mesh\("),
     ("torchtitan", r"--(parallelism|training)\.|^\[(parallelism|training)\]|torchtitan"),

@@ -29,6 +29,7 @@ from planner.frameworks.launch import (
     yes,
 )
 from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
+from planner.frameworks.megatron.printed import is_printed, printed_flags
 from planner.frameworks.megatron.split import layout_letters, stage_counts
 from planner.frameworks.megatron.values import (
     batch_rampup,
@@ -152,8 +153,9 @@ def _dashed(names: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(source: str, path: str) -> LaunchFile:
-    """Read a script or an argument file."""
-    found = list(read_flags(source, path))
+    """Read a script, an argument file, or the arguments that a run printed."""
+    printed = is_printed(source)
+    found = printed_flags(source, path) if printed else list(read_flags(source, path))
     world = read_script(source).variables.get("WORLD_SIZE_OF_PLAN", "")
     if world.isdigit():
         line = next(i for i, row in enumerate(source.splitlines(), 1) if "WORLD_SIZE_OF_PLAN=" in row)
@@ -164,8 +166,8 @@ def read(source: str, path: str) -> LaunchFile:
         "megatron",
         found,
         keys,
-        lambda key: key in known_flags() or is_launcher_flag(key) or key == QUEUES,
-        _dashed(DEPRECATED),
+        lambda key: printed or key in known_flags() or is_launcher_flag(key) or key == QUEUES,
+        {} if printed else _dashed(DEPRECATED),
     )
     steps = launch.fields.get("batch_schedule")
     if steps is None or "global_batch" in launch.fields:
