@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dialect_files import AXOLOTL, FACTORY, OPENRLHF, SWIFT_TRAINER, TORCHTUNE, VERL_FSDP
+from dialect_files import AUTOMODEL, AXOLOTL, FACTORY, OPENRLHF, SWIFT_TRAINER, TORCHTUNE, VERL_FSDP
 
 from planner.api import question
 from planner.errors import BadInput
@@ -280,3 +280,48 @@ def test_a_paged_optimizer_leaves_the_gpu_before_anything_else_fails() -> None:
     assert "moves" in found["optimizer-is-paged-out"].message
     kept = read_text(base + PAGED.replace("NAME", "AdamW"), "70b.yaml")
     assert "out-of-memory" in told(kept, 8, "llama-3-70b")
+
+
+ACCUMULATING = TRL.replace("gradient_accumulation_steps: 4", "gradient_accumulation_steps: STEPS")
+
+
+def test_checkpointing_that_the_trainer_asks_for_is_not_undone_by_its_engine() -> None:
+    trainer = TRL + "gradient_checkpointing: true\n"
+    engine = FSDP.replace(
+        "  fsdp_version: 2\n", "  fsdp_version: 2\n  fsdp_activation_checkpointing: false\n"
+    )
+    for names in (("a.yaml", "b.yaml"), ("b.yaml", "a.yaml")):
+        sources = {"a.yaml": trainer, "b.yaml": engine}
+        assert planned(read_files({name: sources[name] for name in names})).recompute == "full"
+
+
+def test_whole_gradients_of_accumulation_are_told_with_the_setting_that_shards_them() -> None:
+    said = {}
+    for steps in ("1", "8"):
+        sources = {"trl.yaml": ACCUMULATING.replace("STEPS", steps), "fsdp.yaml": FSDP}
+        launch = read_files(sources).without("seq_length")
+        said[steps] = told(launch, 8, "qwen2.5-32b")["out-of-memory"].message
+    assert "gradients stay whole while micro-batches add up (" in said["8"]
+    assert "sync_each_batch shards them)" in said["8"]
+    assert "stay whole" not in said["1"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "model"),
+    [
+        (
+            {
+                "trl.yaml": TRL
+                + "accelerator_config: {gradient_accumulation_kwargs: {sync_each_batch: true}}\n",
+                "fsdp.yaml": FSDP,
+            },
+            "qwen2.5-7b",
+        ),
+        (
+            {"recipe.yaml": AUTOMODEL.replace("tp_size: 1", "tp_size: 1, defer_fsdp_grad_sync: false")},
+            "llama-3-8b",
+        ),
+    ],
+)
+def test_gradients_that_are_reduced_in_every_step_stay_sharded(sources: dict[str, str], model: str) -> None:
+    assert asked(read_files(sources), 8, model).framework.memory.defers_reduction == "never"

@@ -35,7 +35,7 @@ KEYS: dict[str, Key] = {
     "num_processes": Key("num_gpus", positive),
     "mixed_precision": Key("mixed_precision", one_of(*PRECISIONS.values())),
     _F + "reshard_after_forward": Key("reshard", yes),
-    _F + "activation_checkpointing": Key("checkpointing", yes),
+    _F + "activation_checkpointing": Key("checkpointing_by_engine", yes),
     _F + "offload_params": Key("offload", yes),
     _F + "version": Key("fsdp_version", text),
     _F + "sharding_strategy": Key("sharding", text),
@@ -177,7 +177,8 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     alone = shard * c == 1 and (num_gpus == 1 or not request.framework.limits.sharding_needs_replicas)
     zero = _zero_stage(launch) if sharded and not alone else 0
     d, b = rep * shard, launch.get("micro_batch", 1)
-    checkpointed = launch.get("checkpointing", False) or launch.get("checkpointing_by_trainer", False)
+    switches = ("checkpointing", "checkpointing_by_trainer", "checkpointing_by_engine")
+    checkpointed = any(launch.get(name, False) for name in switches)
     kinds = {word: kind for kind, word in ROTATIONS.items()}
     plan = make_plan(
         tensor_parallel=t,

@@ -26,6 +26,10 @@ def _recompute(value: Any) -> str:
     return "full" if yes(value) else "none"
 
 
+def _deferred(value: Any) -> dict[str, str] | None:
+    return None if yes(value) else {"defers_reduction": "never"}
+
+
 def _loss(value: Any) -> str | None:
     return "chunked" if any(word in str(value) for word in ("Linear", "Chunked")) else None
 
@@ -52,6 +56,7 @@ KEYS: dict[str, Key] = {
     _D + "ep_size": Key("expert_parallel", _size),
     _D + "dp_replicate_size": Key("replicate_degree", _size),
     _D + "sequence_parallel": Key("sequence_parallel", yes),
+    _D + "defer_fsdp_grad_sync": Key("memory", _deferred),
     _D + "activation_checkpointing": Key("recompute", _recompute),
     _D + "pipeline.pp_schedule": Key("schedule", mapped(SCHEDULE_NAMES)),
     _D + "pipeline.pp_microbatch_size": Key("pipeline_microbatch", positive),

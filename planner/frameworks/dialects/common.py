@@ -36,6 +36,11 @@ def fused(value: Any) -> bool:
     return str(value).lower() not in {"eager", "disabled", "off"}
 
 
+def synchronised(value: Any) -> dict[str, str] | None:
+    """Read whether gradients are reduced in every step of accumulation."""
+    return {"defers_reduction": "never"} if yes(value) else None
+
+
 def half(value: Any) -> bool | None:
     """Read a switch of a number format; ``auto`` is left to the trainer, which takes bf16."""
     return None if str(value).lower() in {"auto", "full"} else yes(value)
@@ -54,6 +59,10 @@ TRAINER: dict[str, Key] = {
     "attn_implementation": Key("fused_attention", fused),
     "gradient_checkpointing": Key("checkpointing", yes),
     "deepspeed": Key("config_path", text),
+    **{
+        f"{prefix}gradient_accumulation_kwargs.sync_each_batch": Key("memory", synchronised)
+        for prefix in ("", "accelerator_config.")
+    },
 }
 """Settings of Hugging Face's Trainer, by the names that all its wrappers keep."""
 

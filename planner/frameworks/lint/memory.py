@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.cost.longest import longest_sentence
+from planner.cost.states import defers_reduction
 from planner.cost.terms import Memory
 from planner.frameworks.launch import LaunchFile
 from planner.frameworks.lint.findings import Finding, finding, place
@@ -61,8 +62,26 @@ def memory_findings(launch: LaunchFile, request: PlanRequest, estimate: Estimate
         f"{format_bytes(usable)}, {format_bytes(over[worst])} too much ({largest})"
     )
     message += f"; so do ranks {others}" if others else ""
+    message += _whole_gradients(request, estimate, {name for name, _ in terms})
     message += f"; {longest_sentence(estimate.plan, request)}{_cap(launch)}"
     yield finding(place(launch, "micro_batch", "recompute"), "error", "out-of-memory", message)
+
+
+SHARDS_AGAIN = {
+    "accelerate": "accelerator_config.gradient_accumulation_kwargs.sync_each_batch shards them",
+    "automodel": "distributed.defer_fsdp_grad_sync: false shards them",
+}
+"""Framework to the setting under which gradients are reduced in every step of accumulation."""
+
+
+def _whole_gradients(request: PlanRequest, estimate: Estimate, largest: set[str]) -> str:
+    """Why gradients are not sharded, where they are much of what is too big."""
+    plan = estimate.plan
+    accumulates = plan.num_microbatches > 1 and plan.pipeline_parallel == 1
+    if not (accumulates and "gradients_bytes" in largest and bool(defers_reduction(plan, request))):
+        return ""
+    how = SHARDS_AGAIN.get(request.framework.name)
+    return "; gradients stay whole while micro-batches add up" + (f" ({how})" if how else "")
 
 
 def _paged_out(launch: LaunchFile, estimate: Estimate, rank: int, usable: float) -> Finding:
