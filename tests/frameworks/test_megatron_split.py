@@ -190,3 +190,43 @@ def test_batches_on_the_way_to_the_last_divide_as_well() -> None:
     (said,) = found("--global-batch-size 64 --rampup-batch-size 16 12 1000")
     assert said.startswith("--rampup-batch-size: batches of 12 are not")
     assert not found("--global-batch-size 64 --rampup-batch-size 16 16 1000")
+
+
+def test_layers_that_divide_with_embedding_and_loss_are_told_so() -> None:
+    """Llama 3.1 405B: 126 layers are 128 with both."""
+    said = refused(
+        "--pipeline-model-parallel-size 8 --num-virtual-stages-per-pipeline-rank 8", "llama-3.1-405b"
+    )
+    assert said == (
+        "126 layers are not a multiple of 8 pipeline ranks x 8 chunks; "
+        "--account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split make it 128, "
+        "uneven ones --pipeline-model-parallel-layout"
+    )
+
+
+def test_layers_a_virtual_stage_divide_what_is_counted() -> None:
+    """arguments.py counts embedding and loss before it divides by ranks and by layers a virtual stage."""
+    flags = "--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 2 "
+    counted = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    request = question({"model": "llama-3.1-405b", "gpus": 64, "framework": "megatron"})
+    plan = to_plan(read_text(SCRIPT.format(nodes=8, flags=flags + counted), "run.sh"), request)
+    assert plan.virtual_stages == 8
+    assert sum(flow_counts(plan)) == 126
+    assert "126 layers are not a multiple of 8 pipeline ranks x 1 chunks" in refused(flags, "llama-3.1-405b")
+
+
+def test_a_recipe_may_count_embedding_and_loss_as_layers() -> None:
+    source = "cfg = llama31_405b_pretrain_config()\ncfg.model.pipeline_model_parallel_size = 8\n"
+    source += "cfg.model.virtual_pipeline_model_parallel_size = 8\ncfg.train.global_batch_size = 64\n"
+    request = question({"model": "llama-3.1-405b", "gpus": 64, "framework": "megatron-bridge"})
+    launch = read_text(source, "run.py", "megatron-bridge")
+    counts = flow_counts(to_plan(launch, request))
+    assert (counts[0], counts[-1], sum(counts)) == (1, 1, 126)
+    (said,) = [entry for entry in lint(launch, request) if "taken to count" in entry.message]
+    assert said.severity == "warning"
+    other = source.replace("parallel_size = 8", "parallel_size = 5")
+    with pytest.raises(BadInput, match="126 layers are not a multiple of 5"):
+        to_plan(
+            read_text(other, "run.py", "megatron-bridge"),
+            question({"model": "llama-3.1-405b", "gpus": 40, "framework": "megatron-bridge"}),
+        )

@@ -7,6 +7,7 @@ from math import prod
 
 from planner.frameworks.launch import Found, LaunchFile
 from planner.frameworks.lint.findings import Finding, finding
+from planner.frameworks.megatron.split import recipe_counts_ends
 from planner.frameworks.needs import Said, holds
 from planner.spec.model import Model
 
@@ -19,6 +20,7 @@ def megatron_findings(launch: LaunchFile, said: Said, model: Model | None) -> It
     yield from _router_groups(said, model)
     yield from _exchange_of_each_layer(launch, said, model)
     yield from _strategy_alone(said)
+    yield from _recipe_split(launch, model)
     if launch.framework == "megatron" and any(entry.key.startswith("--") for entry in launch.found):
         yield from _slow_experts(launch, said)
 
@@ -109,3 +111,16 @@ def _slow_experts(launch: LaunchFile, said: Said) -> Iterator[Finding]:
     if "moe_grouped_gemm" not in said and launch.get("model.num_experts", 1) > ranks:
         message = "experts run one after another without --moe-grouped-gemm, and are priced as with it"
         yield finding(experts, "warning", "setting-means-less", message)
+
+
+def _recipe_split(launch: LaunchFile, model: Model | None) -> Iterator[Finding]:
+    """A split that only what the recipe below says makes even."""
+    at = launch.place("pipeline_parallel")
+    stages = launch.get("pipeline_parallel", 1) * launch.get("virtual_stages", 1)
+    if model is None or at is None or not recipe_counts_ends(launch, model.num_layers, stages):
+        return
+    message = (
+        f"{model.num_layers} layers do not divide over {stages} stages; the recipe is taken to count "
+        "embedding and loss as layers (account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split)"
+    )
+    yield finding(at, "warning", "setting-means-less", message)

@@ -27,7 +27,10 @@ def stage_counts(launch: LaunchFile, request: PlanRequest, p: int) -> list[int]:
     layers = launch.get("model.num_layers", request.model.num_layers)
     v = launch.get("virtual_stages", 1)
     if "layers_per_virtual_stage" in launch.fields:
-        v = _chunks(launch.get("layers_per_virtual_stage"), layers // p)
+        counted = layers + sum(counted_ends(launch, layers, p))
+        if counted % p:
+            raise BadInput(_not_even(launch, layers, p, 1))
+        v = _chunks(launch.get("layers_per_virtual_stage"), counted // p)
     return _split(launch, layers, p, v)
 
 
@@ -71,22 +74,59 @@ def _chunks(layers_per_chunk: int, layers_per_rank: int) -> int:
 
 def _split(launch: LaunchFile, layers: int, p: int, v: int) -> list[int]:
     """Even, ends given, or embedding and loss counted as layers (``transformer_block.py``)."""
+    embedding, loss = counted_ends(launch, layers, p * v)
     if {"first_stage_layers", "last_stage_layers"} & set(launch.fields):
         per_rank = _with_said_ends(launch, layers, p)
+    elif (layers + embedding + loss) % (p * v):
+        raise BadInput(_not_even(launch, layers, p, v))
     else:
-        extra = int(launch.get("embedding_counts", False)) + int(launch.get("loss_counts", False))
-        if (layers + extra) % (p * v):
-            raise BadInput(
-                f"{layers + extra} layers are not a multiple of {p} pipeline ranks x {v} chunks; even stages "
-                f"take {_even(layers + extra, p, v)}, {_uneven(launch, layers, p, v)}"
-            )
-        per_rank = [(layers + extra) // p] * p
+        per_rank = [(layers + embedding + loss) // p] * p
     if any(count % v for count in per_rank):
         raise BadInput(f"stages of {per_rank} layers do not divide into {v} chunks")
     counts = [per_rank[rank] // v for _ in range(v) for rank in range(p)]
-    counts[0] -= int(launch.get("embedding_counts", False))
-    counts[-1] -= int(launch.get("loss_counts", False))
+    counts[0] -= embedding
+    counts[-1] -= loss
     return counts
+
+
+def counted_ends(launch: LaunchFile, layers: int, stages: int) -> tuple[int, int]:
+    """Layers that the embedding and the loss count as in the split, 0 or 1 each.
+
+    Where overrides of a recipe say nothing, what makes its layers divide is taken to stand in the recipe,
+    as it does for Llama 3.1 405B and Qwen3 235B.
+    """
+    names = ("embedding_counts", "loss_counts")
+    if recipe_counts_ends(launch, layers, stages):
+        return 1, 1
+    return int(launch.get(names[0], False)), int(launch.get(names[1], False))
+
+
+def recipe_counts_ends(launch: LaunchFile, layers: int, stages: int) -> bool:
+    """Whether only a recipe below the files, with embedding and loss as layers, makes the layers divide."""
+    recipe = launch.fields.get("named_model")
+    said = {"embedding_counts", "loss_counts", "first_stage_layers", "last_stage_layers", "layout"}
+    if recipe is None or recipe.key != "recipe" or said & set(launch.fields):
+        return False
+    return layers % stages > 0 and (layers + 2) % stages == 0
+
+
+def _not_even(launch: LaunchFile, layers: int, p: int, v: int) -> str:
+    """That layers do not divide, and everything that would."""
+    counted = layers + sum(counted_ends(launch, layers, p * v))
+    ways = [f"even stages take {even}"] if (even := _even(counted, p, v)) else []
+    if counted == layers:
+        ways += _with_counted_ends(launch, layers, p * v)
+    ways.append(_uneven(launch, layers, p, v))
+    return f"{counted} layers are not a multiple of {p} pipeline ranks x {v} chunks; {', '.join(ways)}"
+
+
+def _with_counted_ends(launch: LaunchFile, layers: int, stages: int) -> list[str]:
+    """The settings that count the embedding, the loss or both as layers, if those divide."""
+    both = [f"account_for_{end}_in_pipeline_split" for end in ("embedding", "loss")]
+    for extra, names in ((1, both[1:]), (2, both)):
+        if (layers + extra) % stages == 0:
+            return [f"{' and '.join(_spelled(name, launch) for name in names)} make it {layers + extra}"]
+    return []
 
 
 def _with_said_ends(launch: LaunchFile, layers: int, p: int) -> list[int]:
@@ -110,7 +150,7 @@ def _even(layers: int, p: int, v: int) -> str:
     chunks = ", ".join(str(n) for n in range(1, layers + 1) if layers % (p * n) == 0)
     ways = [f"{ranks} ranks"] if ranks else []
     ways += [f"{chunks} chunks a rank"] if v > 1 and chunks else []
-    return " or ".join(ways) or "other numbers"
+    return " or ".join(ways)
 
 
 def _uneven(launch: LaunchFile, layers: int, p: int, v: int) -> str:
