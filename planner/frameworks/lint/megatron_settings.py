@@ -119,8 +119,9 @@ def _recipe_split(launch: LaunchFile, model: Model | None) -> Iterator[Finding]:
     stages = launch.get("pipeline_parallel", 1) * launch.get("virtual_stages", 1)
     if model is None or at is None or not recipe_counts_ends(launch, model.num_layers, stages):
         return
+    names = "account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split"
     message = (
         f"{model.num_layers} layers do not divide over {stages} stages; the recipe is taken to count "
-        "embedding and loss as layers (account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split)"
+        f"embedding and loss as layers ({names})"
     )
     yield finding(at, "warning", "setting-means-less", message)
