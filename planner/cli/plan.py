@@ -50,7 +50,7 @@ def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) 
     Pins take a value (--tp 8), a list (--tp 4,8), a range (--pp 1:8) or a ban (--schedule not-gpipe).
     """
     from planner.api import known_frameworks
-    from planner.explain.answer import answer, find
+    from planner.explain.answer import SEARCH_S, answer, find
 
     limit, workers = options.pop("time_limit"), options.pop("workers")
     html: Path | None = options.pop("html")
@@ -59,7 +59,8 @@ def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) 
     refuse_existing((html, trace), force)
     request = question(options).request()
     result = find(request, top, limit, workers)
-    found = answer(request, result, full=full, what_if=what_if, frameworks=known_frameworks)
+    seconds = limit if full else SEARCH_S
+    found = answer(request, result, full=full, what_if=what_if, seconds=seconds, frameworks=known_frameworks)
     print_answer(found, as_json)
     for sentence in write_answer(found, html, trace, force):
         click.echo(sentence, err=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.explain.binds import binding, price_of_limits
-from planner.explain.why import Reason, reasons
+from planner.explain.why import Reason, reasons, was_interrupted
 from planner.spec import FrameworkProfile, Plan, PlanRequest
 
 if TYPE_CHECKING:
@@ -48,8 +48,13 @@ FIRST_LOOK_SHARE = 0.5
 """And the most of the time limit."""
 INTERRUPTED_NOTE = "The explanation was interrupted: these are the plans alone."
 NOT_SEARCHED_NOTE = "The search was interrupted, so that nothing was searched again to explain its plans."
+NOT_SEARCHED_ON_NOTE = "The explanation was interrupted: what it would have searched next is left out."
 WITNESS_NOTE = "The search found no plan in its time: this is the fastest of a few plans that fit."
 
+SEARCH_S = 10.0
+"""Time limit of what an explanation searches, where none is given. [s]"""
+ASIDE_S = 2.0
+"""The plans with other degrees may take so long in the main answer, or as long as its own search. [s]"""
 QUICK_S = 1.0
 """A fast plan is looked for so long where the search found none. [s]"""
 
@@ -98,7 +103,7 @@ def answer(
     *,
     full: bool = False,
     what_if: bool = False,
-    seconds: float = 10.0,
+    seconds: float = SEARCH_S,
     frameworks: Callable[[], Sequence[FrameworkProfile]] = tuple,
 ) -> Answer:
     """Explain a result.
@@ -110,7 +115,8 @@ def answer(
     what_if
         Add the sensitivity table.
     seconds
-        Time limit of each further search. [s]
+        Time limit of the searches for the reasons, again of those for the limits, and of each search that is
+        made for the table. [s]
     frameworks
         Frameworks that could be used instead, asked for where nothing fits.
 
@@ -144,25 +150,24 @@ def _without_plans(
 def _explained(
     request: PlanRequest, result: PlanResult, best: Estimate, full: bool, what_if: bool, seconds: float
 ) -> Answer:
-    sensitivity = None
-    if what_if:
-        from planner.explain.sensitivity import sensitivity_of
+    is_proven = result.status == "optimal"
+    aside_s = max(ASIDE_S, result.solve_s)
+    why_s = seconds if full else aside_s
+    why = reasons(best, request, ranked=result.plans, proven=is_proven, resolve=full, seconds=why_s)
+    sensitivity: Sensitivity | None = None
+    binds = binding(best, request)
+    try:
+        if was_interrupted(why):
+            raise KeyboardInterrupt
+        if what_if:
+            from planner.explain.sensitivity import sensitivity_of
 
-        sensitivity = sensitivity_of(best, request, ranked=result.plans, seconds=seconds)
-    limits = price_of_limits(best, request, seconds) if full else []
+            sensitivity = sensitivity_of(best, request, ranked=result.plans, seconds=seconds)
+        for sentence in price_of_limits(best, request, seconds) if full else ():
+            binds.append(sentence)
+    except KeyboardInterrupt:
+        if full or what_if:
+            result = replace(result, notes=(*result.notes, NOT_SEARCHED_ON_NOTE))
     return Answer(
-        request=request,
-        result=result,
-        reasons=tuple(
-            reasons(
-                best,
-                request,
-                ranked=result.plans,
-                proven=result.status == "optimal",
-                resolve=full,
-                seconds=seconds,
-            )
-        ),
-        binds=(*binding(best, request), *limits),
-        sensitivity=sensitivity,
+        request=request, result=result, reasons=tuple(why), binds=tuple(binds), sensitivity=sensitivity
     )

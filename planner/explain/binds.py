@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.words import memory_words, time_words
@@ -50,27 +52,29 @@ def bubble_fraction(estimate: Estimate) -> float:
     return float(time.bubble_s) / busy if busy > 0 else 0.0
 
 
-def price_of_limits(best: Estimate, request: PlanRequest, seconds: float = 10.0) -> list[str]:
-    """Lift one limit at a time and search again: what each of them costs.
+def price_of_limits(best: Estimate, request: PlanRequest, seconds: float = 10.0) -> Iterator[str]:
+    """Lift one limit at a time and search again: what each of them costs, as soon as it is known.
 
     Parameters
     ----------
     seconds
-        Time limit of each search. [s]
+        Time limit of these searches together. [s]
 
     Notes
     -----
     Lifting a limit forbids nothing, so that the plan stays unless another one beats it by more than 1 %.
     """
-    found = []
+    deadline = time.monotonic() + seconds
     for words, lifted, rule in lifted_requests(request):
-        other = better_answer(best, lifted, seconds, None if rule is None else (rule, request))
-        if other is None:
-            found.append(f"{words} the plan would stay.")
+        left_s = max(deadline - time.monotonic(), 0.0)
+        found = better_answer(best, lifted, left_s, None if rule is None else (rule, request))
+        if found.best is not None:
+            loss = loss_phrase(best, found.best, request.goal)
+            yield f"{words} the best plan would be {described(found.best.plan)}: {loss}."
+        elif found.is_proven:
+            yield f"{words} the plan would stay."
         else:
-            loss = loss_phrase(best, other, request.goal)
-            found.append(f"{words} the best plan would be {described(other.plan)}: {loss}.")
-    return found
+            yield f"{words} no better plan was found in the time given."
 
 
 def lifted_requests(request: PlanRequest) -> list[tuple[str, PlanRequest, Rule | None]]:

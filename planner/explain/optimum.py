@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from planner.spec import Pin, PlanRequest
 from planner.units import format_bytes
 
 if TYPE_CHECKING:
-    from planner.solver.conditional import Choice
+    from planner.solver.conditional import Choice, Found
     from planner.solver.result import Estimate
 
 NEAR_PCT = 1.0
@@ -26,6 +27,8 @@ NEARBY = (1.1, 1.3, 2.0)
 """Multiples of a known step time below which the best plan is looked for first."""
 ROUND_OFF = 1e-6
 """A plan that is known counts as beaten by itself."""
+LEANEST_S = 1.0
+"""The leanest plan with a value that no legal plan has is looked for at least so long. [s]"""
 
 
 RANKED_FIELDS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
@@ -39,11 +42,19 @@ class Ranking:
     plans: tuple[Estimate, ...] = ()
     proven: bool = False
 
-    def first_with(self, field: str, value: Any) -> Estimate | None:
-        """The best plan with another value of one of the degrees by which ranked plans differ, if shown."""
+    def best_with(self, field: str, value: Any) -> Estimate | None:
+        """The plan that the solver prefers with another value of one of ``RANKED_FIELDS``, if it is shown.
+
+        The first ranked plan with the value is this one where it was the fastest left when it was chosen, not
+        the simplest within 1 % of another: all after it are no faster, and one is slower by more than 1 %.
+        """
         if not self.proven or field not in RANKED_FIELDS:
             return None
-        return next((each for each in self.plans[1:] if getattr(each.plan, field) == value), None)
+        for rank, each in enumerate(self.plans[1:], 1):
+            if getattr(each.plan, field) == value:
+                later = [percent(each, other) for other in self.plans[rank + 1 :]]
+                return each if later and min(later) >= 0.0 and max(later) > NEAR_PCT else None
+        return None
 
     def least_pct(self, best: Estimate) -> float:
         """What plans lose that are not shown, nor variants of one shown; 0 where it is not known. [%]."""
@@ -69,10 +80,9 @@ Asked = tuple[str, Any]
 """A field, and the value that is fixed."""
 
 
-def conditional_optima(
-    request: PlanRequest, asked: Sequence[Asked], known: Estimate, pool: Sequence[Estimate], seconds: float
-) -> dict[Asked, Optimum]:
-    """Find for each field and value the plan that the solver prefers with it, in place of the user's own pin.
+@dataclass
+class Optima:
+    """The best plans with one setting fixed, as far as they are known: what was found before Ctrl-C stays.
 
     Parameters
     ----------
@@ -81,45 +91,76 @@ def conditional_optima(
     pool
         Other plans, legal or not, priced under this request: what they prove needs no further search.
     seconds
-        Time limit of each search. [s]
+        Time limit of all searches together. [s]
+    is_brief
+        Leave out what is not known in time, and what the leanest plan with a value lacks where none fits.
 
     Notes
     -----
     Questions that share their space are searched together, at first below 1.1 times the known step time, then
     those left below more; a legal plan in the pool limits the search for what it has.
     """
-    found: dict[Asked, Optimum] = {}
-    if _is_plain(request):
-        for base, group in _by_space(request, asked):
-            found |= _together(base, group, known, pool, seconds)
-    for each in asked:
-        if each not in found:
-            found[each] = _alone(_pinned(request, *each), seconds)
-    return found
 
+    request: PlanRequest
+    known: Estimate
+    pool: Sequence[Estimate]
+    seconds: float
+    is_brief: bool = False
+    found: dict[Asked, Optimum] = field(default_factory=dict)
 
-def nearly_optimal(request: PlanRequest, asked: Asked, known: Estimate, seconds: float) -> Optimum:
-    """Find a plan with one setting fixed that no other beats by more than 1 %, in less time.
+    def ask(self, asked: Sequence[Asked]) -> None:
+        """Find for each field and value the plan that the solver prefers, in place of the user's own pin.
 
-    Parameters
-    ----------
-    known, seconds
-        As for ``conditional_optima``.
-    """
-    pinned = _pinned(request, *asked)
-    found = _near(pinned, known, seconds)
-    return _alone(pinned, seconds, is_brief=True) if found is None else Optimum(found)
+        Raises
+        ------
+        KeyboardInterrupt
+            Ctrl-C ended the search.
+        """
+        deadline = time.monotonic() + self.seconds
+        if is_plain(self.request):
+            for base, group in _by_space(self.request, asked):
+                self._together(base, group, deadline)
+        for each in asked:
+            if each not in self.found and (time.monotonic() < deadline or not self.is_brief):
+                self._enter(each, _alone(_pinned(self.request, *each), deadline, self.is_brief))
+
+    def _together(self, request: PlanRequest, asked: Sequence[Asked], deadline: float) -> None:
+        """What is found near the known step time."""
+        from planner.solver.conditional import Choice, InterruptedSearch, best_of_each
+
+        legal = _legal(self.pool, request)
+        for factor in NEARBY:
+            left, seconds = [each for each in asked if each not in self.found], deadline - time.monotonic()
+            if not left or seconds <= 0:
+                return
+            most_s = factor * self.known.step_time_s
+            choices = [Choice(field=name, value=value, limit_s=most_s) for name, value in left]
+            try:
+                results = best_of_each(request, [_limited(choice, legal) for choice in choices], seconds)
+            except InterruptedSearch as interrupted:
+                self._enter_all(left, interrupted.found)
+                raise
+            self._enter_all(left, results)
+
+    def _enter_all(self, asked: Sequence[Asked], results: Sequence[Found]) -> None:
+        for each, result in zip(asked, results, strict=True):
+            if result.best is not None or not result.is_proven:
+                self._enter(each, Optimum(result.best, result.is_proven))
+
+    def _enter(self, asked: Asked, optimum: Optimum) -> None:
+        if optimum.best is not None or optimum.is_proven or not self.is_brief:
+            self.found[asked] = optimum
 
 
 def _by_space(request: PlanRequest, asked: Sequence[Asked]) -> list[tuple[PlanRequest, list[Asked]]]:
     """Requests whose pins admit the values that are asked for, and which ones."""
     groups: dict[tuple[Pin, ...], list[Asked]] = {}
-    for field, value in asked:
-        is_open = all(pin.admits(value) for pin in request.pins if pin.field == field)
-        if field == "micro_batch":
-            is_open &= value in candidate_values(request)[field]
-        pins = (request if is_open else _pinned(request, field, value)).pins
-        groups.setdefault(pins, []).append((field, value))
+    for name, value in asked:
+        is_open = all(pin.admits(value) for pin in request.pins if pin.field == name)
+        if name == "micro_batch":
+            is_open &= value in candidate_values(request)[name]
+        pins = (request if is_open else _pinned(request, name, value)).pins
+        groups.setdefault(pins, []).append((name, value))
     return [(request.model_copy(update={"pins": pins}), group) for pins, group in groups.items()]
 
 
@@ -132,33 +173,15 @@ def _pinned(request: PlanRequest, field: str, value: Any) -> PlanRequest:
     return request.model_copy(update={"pins": tuple(pins)})
 
 
-def _together(
-    request: PlanRequest,
-    asked: Sequence[Asked],
-    known: Estimate,
-    pool: Sequence[Estimate],
-    seconds: float,
-) -> dict[Asked, Optimum]:
-    """What is found near the known step time."""
-    from planner.solver.conditional import Choice, best_of_each
-
+def _legal(pool: Sequence[Estimate], request: PlanRequest) -> list[Estimate]:
+    """Plans of a pool that are legal under a request's pins, whatever pins they were priced under."""
     rules = pin_rules(request)
-    legal = [
+    return [
         each
         for each in pool
         if all(violation.rule.startswith(PIN_PREFIX) for violation in each.violations)
         and all(rule.admits(each.plan, request) for rule in rules)
     ]
-    found: dict[Asked, Optimum] = {}
-    for factor in NEARBY:
-        left = [each for each in asked if each not in found]
-        most_s = factor * known.step_time_s
-        choices = [_limited(Choice(field=field, value=value, limit_s=most_s), legal) for field, value in left]
-        results = best_of_each(request, choices, seconds * len(left)) if left else []
-        for each, result in zip(left, results, strict=True):
-            if result.best is not None or not result.is_proven:
-                found[each] = Optimum(result.best, result.is_proven)
-    return found
 
 
 def _limited(choice: Choice, legal: Sequence[Estimate]) -> Choice:
@@ -167,17 +190,20 @@ def _limited(choice: Choice, legal: Sequence[Estimate]) -> Choice:
     return replace(choice, limit_s=min(choice.limit_s, least * (1 + ROUND_OFF)))
 
 
-def _alone(request: PlanRequest, seconds: float, is_brief: bool = False) -> Optimum:
+def _alone(request: PlanRequest, deadline: float, is_brief: bool = False) -> Optimum:
     """The solver's answer to one pinned request; a brief one does not say what the leanest plan lacks."""
     from planner.explain.answer import find
     from planner.solver import uninterrupted
 
-    result = uninterrupted(find(request, 1, seconds))
+    if time.monotonic() > deadline:
+        return Optimum(None, is_proven=False)
+    result = uninterrupted(find(request, 1, deadline - time.monotonic()))
     if result.best is not None:
         return Optimum(result.best, result.status == "optimal")
     if result.status != "infeasible":
         return Optimum(None, is_proven=False)
-    return Optimum(None, why_none="" if is_brief else _why_nothing(request, seconds))
+    left_s = max(deadline - time.monotonic(), LEANEST_S)
+    return Optimum(None, why_none="" if is_brief else _why_nothing(request, left_s))
 
 
 def _why_nothing(request: PlanRequest, seconds: float) -> str:
@@ -195,7 +221,7 @@ def _why_nothing(request: PlanRequest, seconds: float) -> str:
 
 
 def near_plan(request: PlanRequest, known: Estimate | None, seconds: float) -> Estimate | None:
-    """Return the best plan, within 1 %, where one near the step time of a known plan is expected.
+    """Return the plan that the solver prefers, where one near the step time of a known plan is expected.
 
     Parameters
     ----------
@@ -206,21 +232,33 @@ def near_plan(request: PlanRequest, known: Estimate | None, seconds: float) -> E
     """
     from planner.explain.answer import find
     from planner.solver import uninterrupted
+    from planner.solver.conditional import Part, best_of_each
 
-    near = None if known is None else _near(request, known, seconds)
-    return uninterrupted(find(request, 1, seconds)).best if near is None else near
+    limits_s = [] if known is None else [factor * known.step_time_s for factor in NEARBY]
+    for limit_s in limits_s if is_plain(request) else ():
+        found = best_of_each(request, [Part(limit_s=limit_s)], seconds)[0].best
+        if found is not None:
+            return found
+    return uninterrupted(find(request, 1, seconds)).best
 
 
-def _near(request: PlanRequest, known: Estimate, seconds: float) -> Estimate | None:
-    """The best plan, within 1 %, if it is not much slower than a known one."""
-    from planner.solver.beside import best_below
+def preferred(known: Estimate, request: PlanRequest, seconds: float) -> Estimate:
+    """Return the plan that the solver prefers, given a legal one that it does not fall behind.
 
-    if _is_plain(request):
-        for factor in NEARBY:
-            found = best_below(request, factor * known.step_time_s, seconds)
-            if found is not None:
-                return found
-    return None
+    Parameters
+    ----------
+    known
+        A plan that is legal under this request; returned where nothing as good is found in time.
+    seconds
+        Time limit of the search. [s]
+    """
+    from planner.solver import solve, uninterrupted
+    from planner.solver.conditional import Part, best_of_each
+
+    if is_plain(request):
+        part = Part(limit_s=known.step_time_s * (1 + ROUND_OFF))
+        return best_of_each(request, [part], seconds)[0].best or known
+    return uninterrupted(solve(request, top=1, time_limit_s=seconds)).best or known
 
 
 def ranks_by_time(request: PlanRequest) -> bool:
@@ -250,7 +288,7 @@ def better_plan(
     from planner.solver.beside import best_below
 
     factor = 1.0 - by_pct / 100.0
-    if _is_plain(request):
+    if is_plain(request):
         near = 1.0 - near_pct / 100.0
         return best_below(request, factor * known.step_time_s, seconds, near, enough=near_pct >= 100.0)
     other = uninterrupted(solve(request, top=1, time_limit_s=seconds)).best
@@ -259,8 +297,8 @@ def better_plan(
 
 def better_answer(
     known: Estimate, request: PlanRequest, seconds: float, lifted: tuple[Rule, PlanRequest] | None = None
-) -> Estimate | None:
-    """Return the solver's plan for a request where it beats a known plan by more than 1 %, else None.
+) -> Optimum:
+    """Return the solver's plan for a request where it beats a known plan by more than 1 %, else none.
 
     Parameters
     ----------
@@ -275,18 +313,25 @@ def better_answer(
     from planner.solver import solve, uninterrupted
     from planner.solver.conditional import Breaking, Part, best_of_each
 
-    if _is_plain(request):
+    if is_plain(request):
         limit_s = (1.0 - NEAR_PCT / 100.0) * known.step_time_s
         broken = None if lifted is None else Breaking(limit_s=limit_s, rule=lifted[0], request=lifted[1])
-        return best_of_each(request, [broken or Part(limit_s=limit_s)], seconds)[0].best
-    other = uninterrupted(solve(request, top=1, time_limit_s=seconds)).best
-    if other is None:
-        return None
+        [found] = best_of_each(request, [broken or Part(limit_s=limit_s)], seconds)
+        return Optimum(found.best, found.is_proven)
+    result = uninterrupted(solve(request, top=1, time_limit_s=seconds))
+    other, is_proven = result.best, result.status in ("optimal", "infeasible")
+    if other is None or not _is_better(known, other, request):
+        return Optimum(None, is_proven or request.goal == "memory")
+    return Optimum(other, is_proven)
+
+
+def _is_better(known: Estimate, other: Estimate, request: PlanRequest) -> bool:
+    """Whether a plan beats a known one by more than 1 % of what the goal counts."""
     if request.goal == "memory":
-        return other if other.peak_memory_bytes < known.peak_memory_bytes * (1.0 - NEAR_PCT / 100.0) else None
-    return other if percent(known, other) < -NEAR_PCT else None
+        return other.peak_memory_bytes < known.peak_memory_bytes * (1.0 - NEAR_PCT / 100.0)
+    return percent(known, other) < -NEAR_PCT
 
 
-def _is_plain(request: PlanRequest) -> bool:
+def is_plain(request: PlanRequest) -> bool:
     """Whether the objective is the step time, found by one search."""
     return request.goal == "step-time" and not is_series(request)

@@ -26,7 +26,7 @@ from planner.explain.changes import (
 )
 from planner.explain.loss import percent
 from planner.explain.neighbours import adapted, adapted_price
-from planner.explain.optimum import NEAR_PCT, better_plan, near_plan
+from planner.explain.optimum import NEAR_PCT, better_plan, near_plan, preferred
 from planner.explain.sides import MEMORY_RULE
 from planner.spec import Plan, PlanRequest
 from planner.units import format_bytes
@@ -251,6 +251,7 @@ class _Turning:
             rival = rung.rival(self.pool, self.seconds)
             if rival is None and rung.is_legal:
                 continue
+            rival = rival and preferred(rival, rung.request, self.seconds)
             if rival is None or not same_plan(self.best.plan, rival.plan):
                 return replace(
                     stays,

@@ -82,7 +82,8 @@ class Wording:
         if side.is_legal and side.estimate is not None and self._is_no_better(found.best, side.estimate):
             beats = "is leaner" if self.request.goal == "memory" else "beats that by 1 %"
             searched = "" if found.is_proven else " among what was found in the time given"
-            return f"; nothing with {name} {beats}{searched}"
+            rank = self._rank_of(side.estimate)
+            return f"{f' (plan {rank})' if rank else ''}; nothing with {name} {beats}{searched}"
         best = "best plan" if found.is_proven else "best plan found in the time given"
         return f"; the {best} with {name} is {self.named(found.best, f'that with {name}')}"
 
@@ -94,12 +95,16 @@ class Wording:
         later
             What to call it from now on, unless it is ranked.
         """
-        rank = next((rank for rank, each in enumerate(self.ranked, 1) if each.plan == other.plan), 0)
+        rank = self._rank_of(other)
         known = self._said.get(other.plan)
         self._said.setdefault(other.plan, f"plan {rank}" if rank else later)
         if known is not None:
             return f"{known} ({amount(self.best, other, self.request.goal)})"
         return f"{f'plan {rank}' if rank else described(other.plan)}: {self.loss(other)}"
+
+    def _rank_of(self, other: Estimate) -> int:
+        """The rank of a plan in the answer; 0 where it has none."""
+        return next((rank for rank, each in enumerate(self.ranked, 1) if each.plan == other.plan), 0)
 
     def _is_no_better(self, found: Estimate, side: Estimate) -> bool:
         """Whether a plan that was searched is the neighbour, or only simpler than it."""
@@ -123,7 +128,9 @@ class Wording:
             if getattr(other.plan, field) == side.value:
                 if other.plan == side.plan:
                     return f" (plan {rank})"
-                return f"; the best with {name} is {self.named(other)}"
+                is_best = ranking.best_with(field, side.value) is other
+                words = f"the best with {name} is" if is_best else f"with {name} there is"
+                return f"; {words} {self.named(other)}"
         least = ranking.least_pct(self.best)
         bound = f", so the best with it is at least {least:+.1f} %" if least > EQUAL_PCT else ""
         return f"; none of the first {len(ranked)} plans has it{bound}"

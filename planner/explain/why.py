@@ -16,10 +16,10 @@ from planner.explain.loss import amount, percent
 from planner.explain.optimum import (
     RANKED_FIELDS,
     Asked,
+    Optima,
     Optimum,
     Ranking,
-    conditional_optima,
-    nearly_optimal,
+    is_plain,
     ranks_by_time,
 )
 from planner.explain.sentences import listed
@@ -47,6 +47,10 @@ FURTHER = (
     "plan-parallel why, with the same options, finds the best plan with each value and what each limit costs."
 )
 """Where to find what the main answer has no time for."""
+INTERRUPTED = (
+    "The search for the best plans with other values was interrupted: what it found by then is told, and "
+    "where no best plan with a value is named, only the plan with that setting alone changed is priced."
+)
 
 
 @dataclass(frozen=True)
@@ -83,16 +87,17 @@ def reasons(
     proven
         Whether the ranking is proven: no other plan is faster than its last one (or nearly as fast).
     resolve
-        Search the best plan for each neighbouring value (slower) instead of only pricing the neighbour.
+        Search the best plan for each neighbouring value (slower), not only of the degrees by which ranked
+        plans differ.
     seconds
-        Time limit of each search. [s]
+        Time limit of these searches together. [s]
     """
     ranking = Ranking(tuple(ranked), proven)
     priced = {
         field: [look(best, request, field, value) for value in values]
         for field, values in alternatives(best.plan, request)
     }
-    optima = _optima(best, request, priced, ranking, resolve, seconds)
+    optima, is_cut = _optima(best, request, priced, ranking, resolve, seconds)
     wording, found = Wording(best, request, tuple(ranked)), []
     for field, sides in priced.items():
         sides = [replace(side, optimum=optima.get((field, side.value))) for side in sides]
@@ -102,7 +107,14 @@ def reasons(
     if best.plan.pipeline_parallel > 1:
         found.append(_without_pipeline(wording))
     found += _closer_than_the_band(best, ranked, found, request) if ranks_by_time(request) else []
+    if is_cut:
+        return [*found, Reason("", None, (), INTERRUPTED)]
     return found if resolve or not priced else [*found, Reason("", None, (), FURTHER)]
+
+
+def was_interrupted(found: Sequence[Reason]) -> bool:
+    """Whether Ctrl-C ended the searches of ``reasons``."""
+    return bool(found) and found[-1].sentence == INTERRUPTED
 
 
 def _optima(
@@ -112,37 +124,36 @@ def _optima(
     ranking: Ranking,
     resolve: bool,
     seconds: float,
-) -> dict[Asked, Optimum]:
-    """The best plan with each value for which it is known from the ranking or worth a search."""
-    found: dict[Asked, Optimum] = {}
-    asked: list[Asked] = []
-    for field, sides in priced.items():
-        for side in sides:
-            each = (field, side.value)
-            known = ranking.first_with(*each) if resolve and ranks_by_time(request) else None
-            if known is not None:
-                found[each] = Optimum(known)
-            elif resolve:
-                asked.append(each)
-            elif ranking.proven and _is_worth_a_search(*each, ranking.plans, request):
-                found[each] = nearly_optimal(request, each, best, seconds)
-    if not resolve:
-        return found
+) -> tuple[dict[Asked, Optimum], bool]:
+    """The best plan with each value that is worth a search, as far as it is known; whether Ctrl-C came."""
     pool = [side.estimate for sides in priced.values() for side in sides if side.estimate is not None]
     pool += [] if request.robust else ranking.plans
-    return found | conditional_optima(request, asked, best, pool, seconds)
+    optima = Optima(request, best, pool, seconds, is_brief=not resolve)
+    asked: list[Asked] = []
+    for each in ((field, side.value) for field, sides in priced.items() for side in sides):
+        known = ranking.best_with(*each) if ranks_by_time(request) else None
+        if known is not None and resolve:
+            optima.found[each] = Optimum(known)
+        elif resolve or (known is None and _is_worth_a_search(*each, ranking, request)):
+            asked.append(each)
+    try:
+        optima.ask(asked)
+    except KeyboardInterrupt:
+        return optima.found, True
+    return optima.found, False
 
 
-def _is_worth_a_search(field: str, value: Any, ranked: Sequence[Estimate], request: PlanRequest) -> bool:
-    """Whether the best plan with another tensor-parallel degree, unless the ranking shows it, is searched.
+def _is_worth_a_search(field: str, value: Any, ranking: Ranking, request: PlanRequest) -> bool:
+    """Whether the main answer searches the best plan with a value: a degree by which ranked plans differ.
 
-    Of all degrees this is the one that people ask for first, and a search takes a tenth of the answer's time.
+    Where that takes a search for each value, only of the tensor-parallel degree: people ask for it first.
     """
-    if field != "tensor_parallel" or len(ranked) < 2 or not ranks_by_time(request):
+    searched = RANKED_FIELDS if is_plain(request) else RANKED_FIELDS[:1]
+    is_ranked = ranking.proven and len(ranking.plans) > 1 and ranks_by_time(request)
+    if field not in searched or not is_ranked:
         return False
-    alone = ranked[0].plan.model_copy(update={field: value})
-    legal = all(rule.admits(alone, request) for rule in TABULAR_RULES if rule.scope == (field,))
-    return legal and all(other.plan.tensor_parallel != value for other in ranked)
+    alone = ranking.plans[0].plan.model_copy(update={field: value})
+    return all(rule.admits(alone, request) for rule in TABULAR_RULES if rule.scope == (field,))
 
 
 def _reason(wording: Wording, field: str, sides: list[Side], ranking: Ranking) -> Reason:

@@ -107,6 +107,14 @@ class Found:
     is_proven: bool
 
 
+class InterruptedSearch(KeyboardInterrupt):
+    """Ctrl-C ended the search; ``found`` has the best plans so far, none of them proven."""
+
+    def __init__(self, found: list[Found]) -> None:
+        super().__init__()
+        self.found = found
+
+
 @dataclass(frozen=True)
 class _PartLimits(Limits):
     """Of every row the largest limit of the parts that it may belong to."""
@@ -174,9 +182,19 @@ class _Conditional(Search):
         self.run()
         left = self._open_entries()
         return [
-            Found(self._best_of(number), not self._stopped and not self._is_any_open(left, number))
+            Found(self._best_of(number), self._is_searched(number) and not self._is_any_open(left, number))
             for number in range(len(self._parts))
         ]
+
+    def _is_searched(self, number: int) -> bool:
+        """Whether nothing that the search did not get to could stand for a part."""
+        if not self._stopped and not self.was_interrupted:
+            return True
+        limit_us = self._ranks.limit_of(number)
+        return self._proven_us >= limit_us and not any(
+            entry.plan is None and number in entry.family and entry.least_us < limit_us
+            for entry in self._entries
+        )
 
     def _is_any_open(self, entries: list[Entry], number: int) -> bool:
         """Whether one of these settings could still stand for a part."""
@@ -213,17 +231,21 @@ class _Conditional(Search):
 
     def _refine(self) -> None:
         """Search all layouts of the settings that could still stand for a part, a few of each in vain."""
-        given_up: Counter[Family] = Counter()
+        given_up: Counter[int] = Counter()
         for entry in sorted(self._open_entries(), key=lambda entry: entry.bound_us):
-            worth = self._refined_below_us(entry)
-            if entry.bound_us >= worth or given_up[entry.family] == MOST_OPEN:
+            parts = [
+                number
+                for number in _numbers(entry.family)
+                if entry.bound_us < self._ranks.fastest_of(number) and given_up[number] < MOST_OPEN
+            ]
+            if not parts:
                 continue
             if time.monotonic() > self._deadline:
                 self._stopped = True
                 return
             entry.values = entry.values or entry.fields
-            self._refine_entry(entry, worth)
-            given_up[entry.family] += not entry.exhaustive
+            self._refine_entry(entry, max(self._ranks.fastest_of(number) for number in parts))
+            given_up.update([] if entry.exhaustive else parts)
 
 
 def best_of_each(request: PlanRequest, parts: Sequence[Part], time_limit_s: float = 60.0) -> list[Found]:
@@ -238,13 +260,13 @@ def best_of_each(request: PlanRequest, parts: Sequence[Part], time_limit_s: floa
 
     Raises
     ------
-    KeyboardInterrupt
+    InterruptedSearch
         Ctrl-C ended the search.
     """
     search = _Conditional(request, parts, time_limit_s)
     found = search.found()
     if search.was_interrupted:
-        raise KeyboardInterrupt
+        raise InterruptedSearch(found)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 
 import pytest
@@ -10,8 +11,10 @@ from toys import tiny_dense
 
 from planner.rules import TABULAR_RULES
 from planner.solver import solve
-from planner.solver.conditional import Breaking, Choice, Part, best_of_each
+from planner.solver.conditional import Breaking, Choice, InterruptedSearch, Part, best_of_each
+from planner.solver.entry import Entry
 from planner.solver.result import Estimate
+from planner.solver.search import Search
 from planner.solver.space import candidate_values
 from planner.spec import Pin, Plan, PlanRequest
 
@@ -88,3 +91,29 @@ def test_a_value_counts_only_where_it_means_something() -> None:
     whole = Choice(field="shard_group_size", value=8, limit_s=1.0)
     assert not whole.is_answered_by(plain)
     assert whole.is_answered_by(plain.model_copy(update={"data_parallel": 16, "num_microbatches": 1}))
+
+
+def test_what_is_proven_before_an_interruption_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Best first: parts of low limits are settled early, and what is said of them then holds."""
+    request = tiny_dense()
+    best = solve(request, top=1).best
+    assert best is not None
+    values = [("tensor_parallel", 1, 0.9), ("tensor_parallel", 4, 2.0), ("pipeline_parallel", 4, 3.0)]
+    parts = [Choice(field=field, value=v, limit_s=part * best.step_time_s) for field, v, part in values]
+    whole, price, settled = best_of_each(request, parts), Search._price, 0
+    for last in (1, 3, 6, 10):
+        left = iter(range(last))
+
+        def interrupted(search: Search, entry: Entry, left: Iterator[int] = left) -> None:
+            price(search, entry)
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(Search, "_price", interrupted)
+        try:
+            found = best_of_each(request, parts)
+        except InterruptedSearch as stopped:
+            found = stopped.found
+        settled += sum(each.is_proven for each in found)
+        assert all(each == end for each, end in zip(found, whole, strict=True) if each.is_proven)
+    assert settled
