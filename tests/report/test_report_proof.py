@@ -35,7 +35,9 @@ def test_memory_that_excludes_settings_is_said_with_their_number() -> None:
 
 
 @pytest.mark.parametrize("known", [{"status": "time-limit"}, {"status": "feasible", "gap_pct": 3.0}])
-def test_a_search_that_bounded_nothing_claims_no_settings(known: dict[str, Any], request_: PlanRequest) -> None:
+def test_a_search_that_bounded_nothing_claims_no_settings(
+    known: dict[str, Any], request_: PlanRequest
+) -> None:
     line = proof_line(PlanResult(solve_s=0.1, **known), request_)
     assert line.startswith("Not proven: ")
     assert "settings covered" not in line
