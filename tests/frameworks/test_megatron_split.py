@@ -230,3 +230,18 @@ def test_a_recipe_may_count_embedding_and_loss_as_layers() -> None:
             read_text(other, "run.py", "megatron-bridge"),
             question({"model": "llama-3.1-405b", "gpus": 40, "framework": "megatron-bridge"}),
         )
+
+
+def test_recipes_of_bridge_keep_experts_whole() -> None:
+    """Every mixture of experts among them sets one expert-tensor rank; megatron-core alone has t."""
+    source = "cfg = {start}\ncfg.model.tensor_model_parallel_size = 2\ncfg.model.sequence_parallel = True\n"
+    source += "cfg.model.expert_model_parallel_size = 8\ncfg.train.global_batch_size = 64\n"
+    request = question({"model": "qwen3-30b-a3b", "gpus": 16, "framework": "megatron-bridge"})
+    starts = {
+        "qwen3_30b_a3b_pretrain_config()": 1,
+        'AutoBridge.from_hf_pretrained("Qwen/Qwen3-30B-A3B").to_megatron_provider()': 2,
+    }
+    for start, expected in starts.items():
+        launch = read_text(source.format(start=start), "run.py", "megatron-bridge")
+        assert launch.get("named_model") is not None
+        assert to_plan(launch, request).expert_tensor_parallel == expected

@@ -73,7 +73,7 @@ def read(source: str, path: str) -> LaunchFile:
     for entry in [entry for entry in found if _tail(entry.key) in {"mixed_precision", "precision"}]:
         flags = _precision_flags(str(entry.value))
         found += [Found(name, value, path, entry.line) for name, value in flags.items()]
-    keys = _keys() | {_RECIPE: Key("named_model", text)}
+    keys = _keys() | {key: Key("named_model", text) for key in (_RECIPE, _CHECKPOINT)}
     by_tail = {_tail(name): key for name, key in keys.items()} | _NEMO
     keys |= {
         entry.key: by_tail[_tail(entry.key)]
@@ -83,21 +83,21 @@ def read(source: str, path: str) -> LaunchFile:
     return collect("megatron-bridge", found, keys, lambda key: True, DEPRECATED)
 
 
-_RECIPE = "recipe"
+_RECIPE, _CHECKPOINT = "recipe", "checkpoint"
 _RECIPES = (
-    r"\b(\w+?)_(?:pretrain|sft|finetune|peft)_config\(",
-    r"\bllm\.(?:recipes\.)?(\w+)\.(?:pretrain|finetune)_recipe\(",
-    r"\bfrom_hf_pretrained\(\s*[\"']([^\"']+)[\"']",
+    (_RECIPE, r"\b(\w+?)_(?:pretrain|sft|finetune|peft)_config\("),
+    (_RECIPE, r"\bllm\.(?:recipes\.)?(\w+)\.(?:pretrain|finetune)_recipe\("),
+    (_CHECKPOINT, r"\bfrom_hf_pretrained\(\s*[\"']([^\"']+)[\"']"),
 )
 
 
 def _recipes(source: str, path: str) -> Iterator[Found]:
     """The model that a recipe's name, or the checkpoint it starts from, says."""
-    for pattern in _RECIPES:
+    for key, pattern in _RECIPES:
         for match in re.finditer(pattern, source):
             line = source.count("\n", 0, match.start()) + 1
             name = re.sub(r"^(llama|qwen)(\d)(\d)_", r"\1\2.\3_", match.group(1))
-            yield Found(_RECIPE, name, path, line)
+            yield Found(key, name, path, line)
 
 
 def _tail(key: str) -> str:
@@ -128,7 +128,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     """Return the plan that Bridge would run with these settings on the request's cluster.
 
     Its optimizer shards by default, and one word for sharding, in either section, is enough; it trains in
-    bf16 unless told otherwise.
+    bf16 unless told otherwise, and its recipes keep experts whole on their ranks.
 
     Raises
     ------
@@ -140,4 +140,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     fields = {**launch.fields, "distributed_optimizer": Found(said.key, shards, said.path, said.line)}
     if not {"bf16", "fp16", "fp8", "fp4"} & set(fields):
         fields["bf16"] = Found("", True, said.path, said.line)
+    recipe = fields.get("named_model")
+    if recipe is not None and recipe.key == _RECIPE and "expert_tensor_parallel" not in fields:
+        fields["expert_tensor_parallel"] = Found("", 1, said.path, said.line)
     return megatron_to_plan(replace(launch, fields=fields), request)
