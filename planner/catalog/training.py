@@ -53,6 +53,11 @@ def with_optimizer(framework: FrameworkProfile, name: str) -> FrameworkProfile:
     return framework.model_copy(update={"memory": habits.model_copy(update=changes)})
 
 
+def without_master(name: str) -> str:
+    """Return the optimizer's name for weights that are trained in 16 bits as they are."""
+    return f"pure-{name}" if f"pure-{name}" in PURE_MOMENTS_BYTES else name
+
+
 def _pure(name: str) -> dict[str, float | bool | None]:
     """Memory habits of weights trained in 16 bits without a master copy."""
     return {

@@ -18,6 +18,7 @@ from planner.frameworks.dialects.nemo_rl import bases
 from planner.frameworks.files import read_files, read_text, to_plan
 from planner.frameworks.launch import LaunchFile
 from planner.frameworks.lint import Finding, adopt, gpus_of, lint, model_of
+from planner.solver.evaluate import evaluate
 from planner.spec import Plan, PlanRequest
 
 
@@ -325,3 +326,50 @@ def test_whole_gradients_of_accumulation_are_told_with_the_setting_that_shards_t
 )
 def test_gradients_that_are_reduced_in_every_step_stay_sharded(sources: dict[str, str], model: str) -> None:
     assert asked(read_files(sources), 8, model).framework.memory.defers_reduction == "never"
+
+
+def test_an_optimizer_in_the_backward_pass_keeps_no_gradients() -> None:
+    habits = asked(read_text(TORCHTUNE + "optimizer_in_bwd: true\n", "7b.yaml")).framework.memory
+    assert (habits.gradient_bytes, habits.reduced_gradient_bytes, habits.optimizer_bytes) == (0.0, 0.0, 2.0)
+
+
+@pytest.mark.parametrize("loss", ["CEWithChunkedOutputLoss", "LinearCrossEntropyLoss"])
+def test_torchtunes_chunks_keep_their_log_softmax(loss: str) -> None:
+    launch = read_text(TORCHTUNE + f"loss: {{_component_: torchtune.modules.loss.{loss}}}\n", "70b.yaml")
+    habits = asked(launch).framework.memory
+    assert (habits.loss_saved_bytes, habits.loss_peak_bytes) == (4.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("sources", "optimizer_bytes"),
+    [
+        ({"config.yml": "base_model: x\nbf16: auto\n"}, 4.0),
+        ({"config.yml": "base_model: x\nbf16: auto\noptimizer: adamw_bnb_8bit\n"}, 2.0),
+        (
+            {"config.yml": "base_model: x\nbf16: auto\nfsdp_config: {fsdp_version: 2}\n"},
+            12.0,
+        ),
+        ({"trl.yaml": TRL}, 12.0),
+        ({"trl.yaml": TRL + "torch_dtype: bfloat16\n"}, 4.0),
+        ({"trl.yaml": TRL + "torch_dtype: bfloat16\n", "fsdp.yaml": FSDP}, 12.0),
+        ({"sft.py": "model = load(x, torch_dtype=torch.bfloat16)\nTrainingArguments(bf16=True)\n"}, 4.0),
+    ],
+)
+def test_weights_loaded_in_16_bits_have_no_master_copy_unless_fsdp_makes_one(
+    sources: dict[str, str], optimizer_bytes: float
+) -> None:
+    assert asked(read_files(sources)).framework.memory.optimizer_bytes == optimizer_bytes
+
+
+def test_little_room_is_told() -> None:
+    launch = read_text(TRL + "torch_dtype: bfloat16\n", "trl.yaml")
+    request = asked(launch, 8, "qwen2.5-7b")
+    full = planned(launch, 8, "qwen2.5-7b")
+    need = evaluate(full, request).peak_memory_bytes
+    memory = request.cluster.accelerator.memory.model_copy(update={"hbm_bytes": need * 1.05})
+    accelerator = request.cluster.accelerator.model_copy(update={"memory": memory})
+    tight = request.model_copy(
+        update={"cluster": request.cluster.model_copy(update={"accelerator": accelerator})}
+    )
+    (note,) = [found for found in lint(launch, tight) if found.rule == "memory-is-tight"]
+    assert note.severity == "note" and note.message.startswith("Memory is tight")

@@ -89,6 +89,7 @@ def _read(source: str, path: str) -> LaunchFile:
         defaults["distributed_type"] = "FSDP"
     else:
         defaults["limits"] = RING_BESIDE_REPLICAS
+    defaults["half_weights"] = True  # of ``bf16`` and ``fp16`` (utils/config)
     if is_split:  # what is left are replicas (loaders/model.py)
         defaults["replicate_degree"] = REST
     return gathered("accelerate", found, KEYS, path, defaults)

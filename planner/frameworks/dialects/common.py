@@ -36,6 +36,11 @@ def fused(value: Any) -> bool:
     return str(value).lower() not in {"eager", "disabled", "off"}
 
 
+def loaded_in_half(value: Any) -> bool:
+    """Read the format in which weights are loaded; checkpoints (``auto``) are in 16 bits."""
+    return str(value).rpartition(".")[2].strip("\"'") in {"auto", "bfloat16", "float16", "bf16", "fp16"}
+
+
 def synchronised(value: Any) -> dict[str, str] | None:
     """Read whether gradients are reduced in every step of accumulation."""
     return {"defers_reduction": "never"} if yes(value) else None
@@ -54,6 +59,8 @@ TRAINER: dict[str, Key] = {
     "max_length": Key("seq_length", positive),
     "bf16": Key("bf16", half),
     "fp16": Key("fp16", half),
+    "dtype": Key("half_weights", loaded_in_half),
+    "torch_dtype": Key("half_weights", loaded_in_half),
     "optim": Key("optimizer", optimizer),
     "use_liger_kernel": Key("loss", chunked),
     "attn_implementation": Key("fused_attention", fused),

@@ -38,6 +38,13 @@ def _shard(value: Any) -> int | None:
     return None if ranks == -1 else ranks
 
 
+CHUNKS = {"loss_saved_bytes": 4.0, "loss_peak_bytes": 6.0}
+"""Per logit (modules/loss/cross_entropy_loss.py): the fp32 log-softmax of each chunk stays for the backward
+pass, 16-bit logits come and go with it. [byte]"""
+NO_GRADIENTS = {"gradient_bytes": 0.0, "reduced_gradient_bytes": 0.0}
+"""The optimizer steps in the backward pass: each gradient goes as it is used (``optimizer_in_bwd``)."""
+
+
 KEYS: dict[str, Key] = {
     "batch_size": Key("micro_batch", positive),
     "gradient_accumulation_steps": Key("num_microbatches", positive),
@@ -64,8 +71,11 @@ def read(source: str, path: str) -> LaunchFile:
         "finetune": _trained(model),
         "limits": {"sharding_needs_replicas": False},  # recipes shard only where there is something to shard
     }
+    memory = NO_GRADIENTS if yes(value_of(found, "optimizer_in_bwd", False)) else {}
     if str(value_of(found, "dtype", "bf16")) == "bf16":
         defaults["optimizer"] = _optimizer(value_of(found, "optimizer._component_", "adam"))
-    if "Chunked" in str(value_of(found, "loss._component_", "")):
-        defaults["loss"] = "chunked"
+    if any(word in str(value_of(found, "loss._component_", "")) for word in ("Chunked", "Linear")):
+        memory |= CHUNKS
+    if memory:
+        defaults["memory"] = memory
     return gathered("accelerate", found, KEYS, path, defaults)

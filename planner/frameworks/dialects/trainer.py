@@ -82,4 +82,6 @@ def _found(source: str, path: str) -> list[Found]:
 
 def _program(source: str, path: str) -> list[Found]:
     """Arguments that calls give as literals, and the checkpoint that is loaded."""
-    return [*python_settings(source, path), *checkpoints(source, path)]
+    dtype = re.finditer(r"\b(?:torch_)?dtype\s*=\s*(torch\.\w+)", source)
+    loaded = [Found("dtype", at.group(1), path, source.count("\n", 0, at.start()) + 1) for at in dtype]
+    return [*loaded, *python_settings(source, path), *checkpoints(source, path)]

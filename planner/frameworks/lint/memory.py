@@ -44,11 +44,14 @@ SUM = " + "
 
 
 def memory_findings(launch: LaunchFile, request: PlanRequest, estimate: Estimate) -> Iterator[Finding]:
-    """Yield an error when a pipeline rank needs more memory than the GPU has."""
+    """Yield an error when a pipeline rank needs more memory than the GPU has, a note where it is tight."""
     usable = request.cluster.usable_hbm_bytes
     over = {rank: float(stage.total) - usable for rank, stage in enumerate(estimate.stages)}
     full = [rank for rank, missing in over.items() if missing > 0]
     if not full:
+        tight = (note for note in estimate.notes if note.startswith("Memory is"))
+        at = place(launch, "micro_batch", "recompute")
+        yield from (finding(at, "note", "memory-is-tight", note.removesuffix(".")) for note in tight)
         return
     worst = max(full, key=lambda rank: over[rank])
     if _is_paged(launch) and all(_beside_optimizer(stage) <= usable for stage in estimate.stages):

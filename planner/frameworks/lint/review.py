@@ -10,6 +10,7 @@ from planner.catalog.training import (
     with_loss,
     with_optimizer,
     with_unfused_attention,
+    without_master,
 )
 from planner.errors import BadInput, PlannerError
 from planner.frameworks.files import to_plan, write
@@ -109,6 +110,18 @@ def batch_of(launch: LaunchFile, num_gpus: int | None) -> int | None:
     return max(num_gpus // ranks, 1) * int(launch.get("micro_batch", 1)) * steps
 
 
+def optimizer_of(launch: LaunchFile) -> str | None:
+    """Return the optimizer that the files name; without a master copy where weights are loaded in 16 bits.
+
+    FSDP under Accelerate takes an fp32 copy of them all the same, plain replicas do not.
+    """
+    said: str | None = launch.get("optimizer")
+    sharded = launch.get("distributed_type", "FSDP" if "shard_degree" in launch.fields else "") == "FSDP"
+    if launch.framework != "accelerate" or sharded or not launch.get("half_weights", False):
+        return said
+    return without_master(said or "adam")
+
+
 def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:
     """Return the request with the file's batch, sequence length, optimizer, loss, adapters and habits."""
     workload = request.workload.model_copy(
@@ -123,13 +136,14 @@ def adopt(launch: LaunchFile, request: PlanRequest) -> PlanRequest:
     framework = with_said_habits(request.framework, launch, request.model)
     if "finetune" in launch.fields:
         workload = with_fine_tuning(workload, launch.get("finetune"))
+    optimizer = optimizer_of(launch)
+    if optimizer is not None:
+        framework = with_optimizer(framework, optimizer)
     for part in ("limits", "memory"):  # where the trainer differs from the framework below it
         changed = getattr(framework, part).model_copy(update=launch.get(part, {}))
         framework = framework.model_copy(update={part: changed})
     if not launch.get("fused_attention", True):
         framework = with_unfused_attention(framework)
-    if "optimizer" in launch.fields:
-        framework = with_optimizer(framework, launch.get("optimizer"))
     if "loss" in launch.fields:
         framework = with_loss(framework, launch.get("loss"))
     return request.model_copy(update={"workload": workload, "framework": framework})
