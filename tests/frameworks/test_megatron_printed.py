@@ -73,3 +73,24 @@ def test_a_run_in_fp32_by_mistake_is_told() -> None:
     assert "settings-need-others" not in rules
     bf16 = PRINTED.replace("bf16 ............................................ False", "bf16 ...... True")
     assert "trains-in-fp32" not in {entry.rule for entry in lint(read_text(bf16, "log.txt"), request)}
+
+
+def test_arguments_of_earlier_releases_mean_what_they_meant() -> None:
+    """GPT-2 over 16 GPUs in 2020: two tensor ranks, eight sequences, every layer recomputed."""
+    source = "python pretrain_gpt2.py --model-parallel-size 2 --num-layers 54 --hidden-size 1920 "
+    source += "--num-attention-heads 20 --batch-size 8 --seq-length 1024 --max-position-embeddings 1024 "
+    source += "--fp16 --checkpoint-activations\n"
+    request = question({"model": "gpt-3.6b", "gpus": 16, "framework": "megatron"})
+    launch = read_text(source, "run.sh", "megatron")
+    plan = to_plan(launch, request)
+    assert (plan.tensor_parallel, plan.micro_batch, plan.data_parallel) == (2, 8, 8)
+    assert (plan.recompute, plan.precision) == ("full", "fp16")
+    stale = {entry.found.key for entry in launch.deprecated}
+    assert stale == {"--model-parallel-size", "--batch-size", "--checkpoint-activations"}
+
+
+def test_the_switch_of_recomputed_experts_is_selective() -> None:
+    source = "python pretrain_gpt.py --num-layers 48 --hidden-size 2048 --bf16 --moe-layer-recompute\n"
+    request = question({"model": "qwen3-30b-a3b", "gpus": 8, "framework": "megatron"})
+    plan = to_plan(read_text(source, "run.sh", "megatron"), request)
+    assert (plan.recompute, plan.recompute_modules) == ("selective", ("moe",))

@@ -35,7 +35,9 @@ from planner.frameworks.megatron.values import (
     batch_rampup,
     batch_schedule,
     context_kind,
+    experts_alone,
     format_bytes,
+    full,
     moe_layers,
     not_in_16_bits,
     rank_order,
@@ -117,6 +119,16 @@ KEYS: dict[str, Key] = {
 }
 """Argument names of Megatron (parser destinations) that say something about plan, batch or model."""
 
+OLD_KEYS: dict[str, Key] = {
+    "model_parallel_size": Key("tensor_parallel", positive),
+    "batch_size": Key("micro_batch", positive),
+    "checkpoint_activations": Key("recompute_granularity", full),
+    "virtual_pipeline_model_parallel_size": Key("virtual_stages", positive),
+    "use_custom_fsdp": Key("megatron_fsdp", yes),
+    "moe_layer_recompute": Key("recompute_modules", experts_alone),
+}
+"""Arguments of earlier releases, by their meaning: the run that they made is the question as well."""
+
 DEPRECATED = {
     "encoder_tensor_model_parallel_size": "nothing: encoder sizes are gone",
     "encoder_pipeline_model_parallel_size": "nothing: encoder sizes are gone",
@@ -161,7 +173,7 @@ def read(source: str, path: str) -> LaunchFile:
         line = next(i for i, row in enumerate(source.splitlines(), 1) if "WORLD_SIZE_OF_PLAN=" in row)
         found.append(Found("WORLD_SIZE_OF_PLAN", world, path, line))
     found += _environment(source, path)
-    keys = _dashed(KEYS) | LAUNCHER_KEYS | {"WORLD_SIZE_OF_PLAN": Key("num_gpus", positive)}
+    keys = _dashed(OLD_KEYS | KEYS) | LAUNCHER_KEYS | {"WORLD_SIZE_OF_PLAN": Key("num_gpus", positive)}
     launch = collect(
         "megatron",
         found,
@@ -250,7 +262,9 @@ def _sharding(launch: LaunchFile, replica_ranks: int, expert_replicas: int) -> t
 
 
 def _recompute(launch: LaunchFile) -> str:
-    if launch.get("recompute_activations", False):
+    modules = launch.fields.get("recompute_modules")
+    by_switch = modules is not None and modules.key == "--moe-layer-recompute" and bool(modules.value)
+    if launch.get("recompute_activations", False) or by_switch:
         return "selective"
     return str(launch.get("recompute_granularity", "none"))
 

@@ -76,6 +76,16 @@ def not_in_16_bits(value: Any) -> bool:
     return not yes(value)
 
 
+def full(value: Any) -> str | None:
+    """Read a switch of full recompute."""
+    return "full" if yes(value) else None
+
+
+def experts_alone(value: Any) -> tuple[str, ...]:
+    """Read ``--moe-layer-recompute``: the module that it recomputes."""
+    return ("moe",) if yes(value) else ()
+
+
 def rank_order(value: Any) -> str:
     """Read ``--use-tp-pp-dp-mapping``."""
     return FAR_REPLICAS if yes(value) else DEFAULT_ORDER
