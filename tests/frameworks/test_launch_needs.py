@@ -10,7 +10,7 @@ from launch_plans import legal_plans
 from planner.api import question
 from planner.errors import BadInput
 from planner.frameworks.files import read_files, read_text, to_plan, write
-from planner.frameworks.lint import lint, review
+from planner.frameworks.lint import lint, model_of, review
 from planner.frameworks.lint.needs import NEEDS, need_findings
 from planner.frameworks.megatron.needs import ARGUMENTS, CORE
 from planner.frameworks.megatron.read import QUEUES, known_flags
@@ -462,3 +462,19 @@ def test_slow_defaults_for_experts_are_told() -> None:
     assert not all_told(flags + "--moe-token-dispatcher-type alltoall --moe-grouped-gemm")
     whole = flags.replace("size 4", "size 8") + "--moe-token-dispatcher-type alltoall"
     assert not all_told(whole)  # one expert a rank
+
+
+def test_experts_and_recompute_of_megatron_deepspeed_are_read() -> None:
+    """Megatron-DeepSpeed's examples of mixtures: experts by --num-experts, their ranks beside."""
+    script = "deepspeed --num_gpus 8 --num_nodes 2 pretrain_gpt.py --num-experts 64 "
+    script += "--moe-expert-parallel-size 16 --topk 1 --num-layers 24 --hidden-size 1024 --seq-length 2048 "
+    script += "--num-attention-heads 16 --micro-batch-size 4 --global-batch-size 256 --fp16 --deepspeed "
+    script += "--recompute-granularity full --recompute-method uniform --zero-stage 1\n"
+    launch = read_text(script, "run.sh")
+    assert launch.framework == "megatron-deepspeed"
+    model = model_of(launch)
+    assert model is not None
+    assert (model.num_experts, model.experts_per_token) == (64, 1)
+    request = question({"model": "qwen3-30b-a3b", "gpus": 16, "framework": "megatron-deepspeed"})
+    plan = to_plan(launch, request.model_copy(update={"model": model}))
+    assert (plan.expert_parallel, plan.expert_tensor_parallel, plan.recompute) == (16, 1, "full")

@@ -14,6 +14,7 @@ from planner.frameworks.launch import (
     LaunchFile,
     collect,
     even_stages,
+    fixed,
     implied_expert_tensor,
     make_plan,
     positive,
@@ -70,6 +71,11 @@ def weights_stay(value: Any) -> str:
     return str(value)
 
 
+def recomputes_all(value: Any) -> bool:
+    """Read ``--recompute-granularity``: selective recompute leaves nothing out of a fused attention."""
+    return str(value) == "full"
+
+
 def config_path(value: Any) -> str | None:
     """Read the path of a JSON; a flag without one only switches DeepSpeed on."""
     return None if isinstance(value, bool) else str(value)
@@ -113,7 +119,11 @@ FLAGS: dict[str, Key] = {
     "--micro-batch-size": Key("micro_batch", positive),
     "--global-batch-size": Key("global_batch", positive),
     "--seq-length": Key("seq_length", positive),
+    "--model-parallel-size": Key("tensor_parallel", positive),
+    "--batch-size": Key("micro_batch", positive),
+    "--moe-expert-parallel-size": Key("expert_parallel", positive),
     "--checkpoint-activations": Key("checkpointing", yes),
+    "--recompute-granularity": Key("checkpointing", recomputes_all),
     "--bf16": Key("bf16", yes),
     "--fp16": Key("fp16", yes),
     "--num-layers": Key("model.num_layers", positive),
@@ -121,6 +131,10 @@ FLAGS: dict[str, Key] = {
     "--ffn-hidden-size": Key("model.ffn_hidden_size", positive),
     "--num-attention-heads": Key("model.num_heads", positive),
     "--num-key-value-heads": Key("model.num_kv_heads", positive),
+    "--num-experts": Key("model.num_experts", positive),
+    "--topk": Key("model.experts_per_token", positive),
+    "--swiglu": Key("model.gated_mlp", yes),
+    "--untie-embeddings-and-output-weights": Key("model.tied_embeddings", fixed(False)),
     "--num_processes": Key("num_gpus", positive),
     "--mixed_precision": Key("bf16", lambda value: str(value) == "bf16"),
     "--zero_stage": Key("zero_stage", zero_stage),
