@@ -28,7 +28,7 @@ OTHER_SHAPES = frozenset(
 """Words that a name has where the checkpoint is of another shape than the family in its name."""
 _SIZE = re.compile(r"^(\d+x)?\d+(\.\d+)?b$")
 _WORD = re.compile(r"^[a-z]{3,}[a-z\d.]*$")
-_ENDING = re.compile(r"-(v\d+(\.\d+)*|instruct|python|hf|preview|\d{4}|16k|chat)$")
+_ENDING = re.compile(r"-(v\d+(\.\d+)*|instruct|python|hf|preview|\d{4}|16k|chat|sft|dpo|rlvr)$")
 
 
 def base_of(name: str, is_known: Callable[[str], bool]) -> str | None:

@@ -134,11 +134,15 @@ def collect(
 
 
 def merge(files: Iterable[LaunchFile]) -> LaunchFile:
-    """Return one launch file that holds everything; a later file's value of a field wins."""
+    """Return one launch file that holds everything; a later file's value of a field wins.
+
+    What a file does not say, and its trainer assumes, gives way to what another says.
+    """
     every = list(files)
     fields: dict[str, Found] = {}
     for file in every:
-        fields.update(file.fields)
+        said = {entry.key for entry in file.found}
+        fields |= {name: at for name, at in file.fields.items() if name not in fields or at.key in said}
     return LaunchFile(
         framework=every[0].framework,
         paths=tuple(dict.fromkeys(path for file in every for path in file.paths)),

@@ -17,7 +17,9 @@ from planner.frameworks.launch import Found
 from planner.frameworks.shell_if import Branches, decide
 
 _ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*|\d)(\+?)=")
-_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}|\$([A-Za-z_]\w*|\d)")
+_REFERENCE = re.compile(
+    r"\$\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?[-=]((?:[^${}]|\$\{[^{}]*\}|\$)*))?\}|\$([A-Za-z_]\w*|\d)"
+)
 """A variable or one of the script's own arguments (``$1``)."""
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
 _EXPR = re.compile(r"\$\(\s*expr\s+([^()]*)\)")

@@ -112,8 +112,19 @@ def _referred(value: Any, values: dict[str, Any]) -> Any:
     return value
 
 
+MERGE = "tag:yaml.org,2002:merge"
+
+
 def _leaves(node: yaml.MappingNode, path: str, prefix: str) -> Iterator[Found]:
+    """Leaves in order; those of merged mappings (``<<``) first, so that the mapping's own win."""
+    merged = [value for key, value in node.value if key.tag == MERGE]
+    for other in merged:
+        for mapping in other.value if isinstance(other, yaml.SequenceNode) else [other]:
+            if isinstance(mapping, yaml.MappingNode):
+                yield from _leaves(mapping, path, prefix)
     for key_node, value_node in node.value:
+        if key_node.tag == MERGE:
+            continue
         key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
         if isinstance(value_node, yaml.MappingNode):
             yield from _leaves(value_node, path, key)

@@ -373,3 +373,44 @@ def test_little_room_is_told() -> None:
     )
     (note,) = [found for found in lint(launch, tight) if found.rule == "memory-is-tight"]
     assert note.severity == "note" and note.message.startswith("Memory is tight")
+
+
+@pytest.mark.parametrize(
+    ("said", "zero", "group"),
+    [
+        ("fsdp_reshard_after_forward: FULL_SHARD", 3, 32),
+        ("fsdp_reshard_after_forward: SHARD_GRAD_OP", 2, 32),
+        ("fsdp_sharding_strategy: HYBRID_SHARD", 3, 8),
+        ("fsdp_sharding_strategy: 5", 2, 8),
+        ("fsdp_sharding_strategy: 1", 3, 32),
+    ],
+)
+def test_the_strategies_of_fsdp_1_shard_over_all_or_inside_a_node(said: str, zero: int, group: int) -> None:
+    engine = FSDP.replace("fsdp_reshard_after_forward: true", said).replace("version: 2", "version: 1")
+    plan = planned(read_text(engine.replace("num_processes: 8", "num_processes: 32"), "fsdp.yaml"), 32)
+    assert (plan.zero_stage, plan.shard_group_size, plan.data_parallel) == (zero, group, 32)
+
+
+def test_what_a_file_assumes_gives_way_to_what_another_says() -> None:
+    args = "per_device_train_batch_size: 2\nmax_length: 1024\n"
+    stage = '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 5}'
+    program = "TrainingArguments(deepspeed='settings.json')\n"  # 8 sequences where nothing is said
+    for order in (("a.py", "settings.json"), ("settings.json", "a.py")):
+        sources = {"a.py": program, "settings.json": stage}
+        assert read_files({name: sources[name] for name in order}).get("micro_batch") == 5
+    assert read_text(args, "trl.yaml").get("micro_batch") == 2
+
+
+def test_a_batch_that_litgpts_gpus_do_not_divide_leaves_the_rest_out_of_a_step() -> None:
+    source = "model_name: llama-3-8b\ndevices: 4\ntrain: {global_batch_size: 125, micro_batch_size: 5}\n"
+    block = source.replace("train: {", "train:\n  ").replace(", micro", "\n  micro").replace("}", "")
+    plan = planned(read_text(block, "pretrain.yaml"), 4)
+    assert (plan.micro_batch, plan.num_microbatches) == (5, 6)
+
+
+def test_a_default_in_a_default_is_read() -> None:
+    source = 'HOME=/root\nMODEL_PATH=${MODEL_PATH:-"${HOME}/models/Qwen2.5-7B"}\n' + VERL_FSDP.replace(
+        "model.path=Qwen/Qwen2.5-7B", "model.path=${MODEL_PATH}"
+    )
+    model = model_of(read_text(source, "run.sh"))
+    assert model is not None and model.name == "qwen2.5-7b"

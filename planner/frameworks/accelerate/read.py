@@ -30,11 +30,27 @@ from planner.spec.request import PlanRequest
 
 _P, _F = "parallelism_config.parallelism_config_", "fsdp_config.fsdp_"
 
+
+def _reshards(value: object) -> bool | str:
+    """Version 2's switch; version 1 takes the name of a strategy in its place."""
+    word = str(value).upper()
+    return word if word in STRATEGIES else yes(value)
+
+
+STRATEGIES = {
+    "FULL_SHARD": 3,
+    "SHARD_GRAD_OP": 2,
+    "NO_SHARD": 0,
+    "HYBRID_SHARD": 3,
+    "HYBRID_SHARD_ZERO2": 2,
+    "_HYBRID_SHARD_ZERO2": 2,
+}
+"""ZeRO stage of each of FSDP 1's strategies, in the order of its enumeration."""
 KEYS: dict[str, Key] = {
     "distributed_type": Key("distributed_type", text),
     "num_processes": Key("num_gpus", positive),
     "mixed_precision": Key("mixed_precision", one_of(*PRECISIONS.values())),
-    _F + "reshard_after_forward": Key("reshard", yes),
+    _F + "reshard_after_forward": Key("reshard", _reshards),
     _F + "activation_checkpointing": Key("checkpointing_by_engine", yes),
     _F + "offload_params": Key("offload", yes),
     _F + "version": Key("fsdp_version", text),
@@ -163,7 +179,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     sharded = (
         launch.get("distributed_type", "FSDP" if "shard_degree" in launch.fields else "MULTI_GPU") == "FSDP"
     )
-    rep = launch.get("replicate_degree", 1)
+    rep = launch.get("replicate_degree", _nodes_apart(launch, request, num_gpus) if sharded else 1)
     if rep == REST:
         rep = max(1, num_gpus // (launch.get("shard_degree", 1) * t * c))
     if num_gpus % (rep * t * c):
@@ -206,8 +222,24 @@ def _made_whole(num_gpus: int, rep: int, shard: int, others: int) -> str:
 
 def _zero_stage(launch: LaunchFile) -> int:
     """FSDP's stage: version 1 names a strategy, or its number, and version 2 whether it reshards."""
-    named = {"SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0}.get(str(launch.get("sharding", "")).upper())
-    return named if named is not None else 3 if launch.get("reshard", True) else 2
+    named = _strategy(launch)
+    return STRATEGIES[named] if named is not None else 3 if launch.get("reshard", True) else 2
+
+
+def _strategy(launch: LaunchFile) -> str | None:
+    """Strategy of version 1 that the files name, None where they name none."""
+    said = str(launch.get("sharding", launch.get("reshard", ""))).upper()
+    names = list(STRATEGIES)
+    if said.isdecimal() and 1 <= int(said) <= len(names):
+        return names[int(said) - 1]
+    return said if said in STRATEGIES else None
+
+
+def _nodes_apart(launch: LaunchFile, request: PlanRequest, num_gpus: int) -> int:
+    """Replicas of hybrid sharding: one a node."""
+    if "HYBRID" not in (_strategy(launch) or ""):
+        return 1
+    return max(num_gpus // request.cluster.gpus_per_node, 1)
 
 
 def _precision(launch: LaunchFile) -> str:

@@ -43,6 +43,9 @@ def _layer_counts(value: Any) -> list[int]:
 
 KEYS: dict[str, Key] = {
     "model.pretrained_model_name_or_path": Key("named_model", text),
+    "model.config.pretrained_model_name_or_path": Key("named_model", text),
+    "slurm.nodes": Key("launcher.nodes", positive),
+    "slurm.ntasks_per_node": Key("launcher.processes_per_node", positive),
     "step_scheduler.global_batch_size": Key("global_batch", positive),
     "step_scheduler.local_batch_size": Key("local_batch", positive),
     "packed_sequence.packed_sequence_size": Key("seq_length", _size),

@@ -11,7 +11,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from planner.frameworks.dialects.common import LAUNCHERS, checkpoints, flags, gathered, given, value_of
+from planner.frameworks.dialects.common import (
+    LAUNCHERS,
+    checkpoints,
+    flags,
+    gathered,
+    given,
+    product,
+    value_of,
+)
 from planner.frameworks.launch import Found, Key, LaunchFile, positive, text
 from planner.frameworks.text_formats import python_settings, yaml_settings
 
@@ -62,11 +70,21 @@ def _litgpt(source: str, path: str) -> LaunchFile:
         **_engine(found, sharded=several),
         "checkpointing": is_tuned and several,
         "finetune": _trained(found) if is_tuned else "full",
-        **({"memory": CROSS_ENTROPY} if is_tuned else {}),
-        **given(global_batch=_whole(found, "train.global_batch_size", pretrained)),
+        **({"memory": CROSS_ENTROPY} if is_tuned else {"sharding": "HYBRID_SHARD"}),
+        **_batch(found, devices, pretrained),
         "micro_batch": pretrained.get("train.micro_batch_size", 1),
     }
     return gathered("accelerate", found, KEYS, path, own)
+
+
+def _batch(found: list[Found], devices: Any, defaults: dict[str, int]) -> dict[str, int]:
+    """Steps of accumulation where the GPUs are known: what does not divide is left out of a step."""
+    batch = _whole(found, "train.global_batch_size", defaults)
+    gpus = product(found, "devices", "num_nodes") or _whole(found, "devices", {"devices": 1})
+    if batch is None or gpus is None or str(devices) == "auto":
+        return given(global_batch=batch)
+    each = _whole(found, "train.micro_batch_size", {"train.micro_batch_size": 1, **defaults})
+    return given(num_microbatches=max(batch // gpus // (each or 1), 1))
 
 
 def _engine(found: list[Found], sharded: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ file of ``--config`` or of its program.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ _M, _D = "policy.megatron_cfg.", "policy.dtensor_cfg."
 LOG_PROBABILITIES = {"loss_saved_bytes": 8.0, "loss_peak_bytes": 16.0}
 """Per logit (distributed/model_utils.py ``DistributedLogprob``): fp32 logits, their log-softmax, its
 exponential, which the backward pass keeps beside the logits, and one gradient. [byte]"""
+PARTS = frozenset({"policy", "cluster", "dpo", "rm"})
+"""Sections that say how the trained model runs; others are a teacher, a critic, the rollout's environment."""
 DEEPEST = 8
 """Files that build on each other; more are taken for a ring."""
 PROGRAMS = {
@@ -61,7 +64,6 @@ MEGATRON_KEYS: dict[str, Key] = {
     "policy.train_micro_batch_size": Key("micro_batch", positive),
     _M + "use_fused_linear_logprobs": Key("loss", chunked),
     _M + "peft.enabled": Key("finetune", _adapters),
-    _M + "activation_checkpointing": Key("recompute_granularity", _all_layers),
     _M + "num_layers_in_first_pipeline_stage": MEGATRON["decoder_first_pipeline_num_layers"],
     _M + "num_layers_in_last_pipeline_stage": MEGATRON["decoder_last_pipeline_num_layers"],
 }
@@ -87,7 +89,9 @@ def read(source: str, path: str) -> LaunchFile:
     """
     is_command = bool(re.search(r"\brun_\w+\.py\b", source))
     found = _of_command(source, path) if is_command else _of_recipe(source, path, DEEPEST)
+    found = [entry for entry in found if _is_of_the_run(entry.key)]
     if _runs_megatron(found):
+        found = _recomputing(found)
         own = {"distributed_optimizer": True, "bf16": True, "memory": LOG_PROBABILITIES}
         launch = gathered("megatron", found, MEGATRON_KEYS, path, own)
     else:
@@ -98,12 +102,34 @@ def read(source: str, path: str) -> LaunchFile:
     return paired(launch, beside_reference=is_dpo) if is_dpo or is_reward else launch
 
 
+def _is_of_the_run(key: str) -> bool:
+    """Whether a setting is the trained model's, and goes through Megatron's own arguments if it is on."""
+    return key.partition(".")[0] in PARTS and ".distributed_data_parallel_config." not in key
+
+
+def _recomputing(found: list[Found]) -> list[Found]:
+    """Settings of recomputation as they hold: when it is on, and of every layer where it is full."""
+    names = {_M + name for name in ("recompute_granularity", "recompute_modules")}
+    rest = [entry for entry in found if entry.key not in names]
+    switch = next((entry for entry in reversed(found) if entry.key == _M + "activation_checkpointing"), None)
+    if switch is None or not _is_on(switch.value):
+        return rest
+    if value_of(found, _M + "recompute_granularity", "full") != "full":
+        return [entry for entry in found if entry.key != switch.key]
+    whole = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return [*rest, *(replace(switch, key=_M + name, value=value) for name, value in whole.items())]
+
+
+def _is_on(value: Any) -> bool:
+    return str(value).lower() in {"true", "1", "yes", "on"}
+
+
 def _runs_megatron(found: list[Found]) -> bool:
     """Whether Megatron is on, or nothing is and only its settings are there."""
     on = {name: value_of(found, name + "enabled") for name in (_M, _D)}
     if on[_M] is None:
         return not on[_D] and not any(entry.key.startswith(_D) for entry in found)
-    return str(on[_M]).lower() in {"true", "1", "yes", "on"}
+    return _is_on(on[_M])
 
 
 def _of_command(source: str, path: str) -> list[Found]:

@@ -16,7 +16,7 @@ from planner.frameworks.text_formats import yaml_settings
 
 def _builder(value: Any) -> str:
     """``torchtune.models.llama3_1.lora_llama3_1_70b`` as a model's name."""
-    name = re.sub(r"^q?lora_", "", str(value).rpartition(".")[2])
+    name = re.sub(r"^q?lora_", "", str(value).rpartition(".")[2]).replace("phi4_14b", "phi_4")
     parts = re.match(r"(llama3_[123]|qwen2_5|[a-z]+\d?)_(\d+(?:_\d+)?b)", name)
     return name.replace("_", "-") if parts is None else "-".join(parts.groups()).replace("_", ".")
 

@@ -25,6 +25,8 @@ from planner.frameworks.text_formats import python_settings, yaml_settings
 
 def _sharding(value: Any) -> str:
     words = str(value).lower()
+    if "hybrid" in words:
+        return "HYBRID_SHARD_ZERO2" if "zero2" in words else "HYBRID_SHARD"
     return "SHARD_GRAD_OP" if "grad_op" in words else "FULL_SHARD"
 
 

@@ -66,7 +66,7 @@ def memory_findings(launch: LaunchFile, request: PlanRequest, estimate: Estimate
     )
     message += f"; so do ranks {others}" if others else ""
     message += _whole_gradients(request, estimate, {name for name, _ in terms})
-    message += f"; {longest_sentence(estimate.plan, request)}{_cap(launch)}"
+    message += f"; {longest_sentence(estimate.plan, request)}{_cap(launch, request)}"
     yield finding(place(launch, "micro_batch", "recompute"), "error", "out-of-memory", message)
 
 
@@ -108,9 +108,13 @@ def _beside_optimizer(stage: Memory) -> float:
     return float(stage.total) - float(stage.optimizer_bytes)
 
 
-def _cap(launch: LaunchFile) -> str:
+def _cap(launch: LaunchFile, request: PlanRequest) -> str:
     """What a file's length means for memory, where it only cuts samples."""
     at = launch.place("seq_length")
+    if at is None and request.workload.seq_length == request.model.seq_length:
+        return (
+            f"; no length is said, so the model's {request.model.seq_length} tokens are taken (--seq-length)"
+        )
     if at is None or not _cuts(at.key) or _fills_rows(launch):
         return ""
     verb = "cut" if SUM in at.key else "cuts"
