@@ -154,11 +154,14 @@ def test_an_accelerate_command_runs_the_engine_of_its_file() -> None:
     )
 
 
-def test_ring_attention_beside_deepspeed_is_said_not_to_be_priced() -> None:
-    source = OPENRLHF.replace("--gradient_checkpointing", "--ring_attn_size 2")
-    request = asked("llama-3-8b", 8, "deepspeed", 64)
-    said = [entry.message for entry in lint(read_text(source, "run.sh"), request)]
-    assert any("ring attention beside DeepSpeed is not priced" in message for message in said)
+def test_ring_attention_beside_deepspeed_pads_sequences_for_its_ranks() -> None:
+    source = OPENRLHF.replace("--max_len 4096", "--max_len 4001 --ring_attn_size 2")
+    launch = read_text(source, "run.sh")
+    request = adopt(launch, asked("llama-3-8b", 8, "deepspeed", 64))
+    plan = to_plan(launch, request)
+    assert (plan.context_parallel, plan.context_parallel_kind, plan.data_parallel) == (2, "ring", 4)
+    assert request.workload.seq_length == 4004
+    assert not [entry for entry in lint(launch, request) if entry.severity == "error"]
 
 
 def test_chunks_that_divide_are_named_where_no_number_of_ranks_does() -> None:

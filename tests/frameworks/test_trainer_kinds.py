@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dialect_files import AUTOMODEL, AXOLOTL, FACTORY, OPENRLHF, SWIFT_TRAINER, TORCHTUNE, VERL_FSDP
+from dialect_files import AXOLOTL, FACTORY, OPENRLHF, SWIFT_TRAINER, TORCHTUNE, VERL_FSDP
 
 from planner.api import question
 from planner.errors import BadInput
@@ -18,7 +18,6 @@ from planner.frameworks.dialects.nemo_rl import bases
 from planner.frameworks.files import read_files, read_text, to_plan
 from planner.frameworks.launch import LaunchFile
 from planner.frameworks.lint import Finding, adopt, gpus_of, lint, model_of
-from planner.solver.evaluate import evaluate
 from planner.spec import Plan, PlanRequest
 
 
@@ -268,113 +267,6 @@ def test_values_that_are_no_settings_are_refused_in_a_sentence() -> None:
             read_text(source, "recipe.yaml")
 
 
-PAGED = "optimizer: {_component_: bitsandbytes.optim.NAME}\n"
-
-
-def test_a_paged_optimizer_leaves_the_gpu_before_anything_else_fails() -> None:
-    base = TORCHTUNE.partition("optimizer:")[0] + "\nenable_activation_checkpointing: true\n"
-    paged = read_text(base + PAGED.replace("NAME", "PagedAdamW"), "70b.yaml")
-    request = asked(paged, 8, "llama-3-70b")
-    assert request.framework.memory.optimizer_bytes == 8.0
-    found = told(paged, 8, "llama-3-70b")
-    assert "out-of-memory" not in found
-    assert "moves" in found["optimizer-is-paged-out"].message
-    kept = read_text(base + PAGED.replace("NAME", "AdamW"), "70b.yaml")
-    assert "out-of-memory" in told(kept, 8, "llama-3-70b")
-
-
-ACCUMULATING = TRL.replace("gradient_accumulation_steps: 4", "gradient_accumulation_steps: STEPS")
-
-
-def test_checkpointing_that_the_trainer_asks_for_is_not_undone_by_its_engine() -> None:
-    trainer = TRL + "gradient_checkpointing: true\n"
-    engine = FSDP.replace(
-        "  fsdp_version: 2\n", "  fsdp_version: 2\n  fsdp_activation_checkpointing: false\n"
-    )
-    for names in (("a.yaml", "b.yaml"), ("b.yaml", "a.yaml")):
-        sources = {"a.yaml": trainer, "b.yaml": engine}
-        assert planned(read_files({name: sources[name] for name in names})).recompute == "full"
-
-
-def test_whole_gradients_of_accumulation_are_told_with_the_setting_that_shards_them() -> None:
-    said = {}
-    for steps in ("1", "8"):
-        sources = {"trl.yaml": ACCUMULATING.replace("STEPS", steps), "fsdp.yaml": FSDP}
-        launch = read_files(sources).without("seq_length")
-        said[steps] = told(launch, 8, "qwen2.5-32b")["out-of-memory"].message
-    assert "gradients stay whole while micro-batches add up (" in said["8"]
-    assert "sync_each_batch shards them)" in said["8"]
-    assert "stay whole" not in said["1"]
-
-
-@pytest.mark.parametrize(
-    ("sources", "model"),
-    [
-        (
-            {
-                "trl.yaml": TRL
-                + "accelerator_config: {gradient_accumulation_kwargs: {sync_each_batch: true}}\n",
-                "fsdp.yaml": FSDP,
-            },
-            "qwen2.5-7b",
-        ),
-        (
-            {"recipe.yaml": AUTOMODEL.replace("tp_size: 1", "tp_size: 1, defer_fsdp_grad_sync: false")},
-            "llama-3-8b",
-        ),
-    ],
-)
-def test_gradients_that_are_reduced_in_every_step_stay_sharded(sources: dict[str, str], model: str) -> None:
-    assert asked(read_files(sources), 8, model).framework.memory.defers_reduction == "never"
-
-
-def test_an_optimizer_in_the_backward_pass_keeps_no_gradients() -> None:
-    habits = asked(read_text(TORCHTUNE + "optimizer_in_bwd: true\n", "7b.yaml")).framework.memory
-    assert (habits.gradient_bytes, habits.reduced_gradient_bytes, habits.optimizer_bytes) == (0.0, 0.0, 2.0)
-
-
-@pytest.mark.parametrize("loss", ["CEWithChunkedOutputLoss", "LinearCrossEntropyLoss"])
-def test_torchtunes_chunks_keep_their_log_softmax(loss: str) -> None:
-    launch = read_text(TORCHTUNE + f"loss: {{_component_: torchtune.modules.loss.{loss}}}\n", "70b.yaml")
-    habits = asked(launch).framework.memory
-    assert (habits.loss_saved_bytes, habits.loss_peak_bytes) == (4.0, 6.0)
-
-
-@pytest.mark.parametrize(
-    ("sources", "optimizer_bytes"),
-    [
-        ({"config.yml": "base_model: x\nbf16: auto\n"}, 4.0),
-        ({"config.yml": "base_model: x\nbf16: auto\noptimizer: adamw_bnb_8bit\n"}, 2.0),
-        (
-            {"config.yml": "base_model: x\nbf16: auto\nfsdp_config: {fsdp_version: 2}\n"},
-            12.0,
-        ),
-        ({"trl.yaml": TRL}, 12.0),
-        ({"trl.yaml": TRL + "torch_dtype: bfloat16\n"}, 4.0),
-        ({"trl.yaml": TRL + "torch_dtype: bfloat16\n", "fsdp.yaml": FSDP}, 12.0),
-        ({"sft.py": "model = load(x, torch_dtype=torch.bfloat16)\nTrainingArguments(bf16=True)\n"}, 4.0),
-    ],
-)
-def test_weights_loaded_in_16_bits_have_no_master_copy_unless_fsdp_makes_one(
-    sources: dict[str, str], optimizer_bytes: float
-) -> None:
-    assert asked(read_files(sources)).framework.memory.optimizer_bytes == optimizer_bytes
-
-
-def test_little_room_is_told() -> None:
-    launch = read_text(TRL + "torch_dtype: bfloat16\n", "trl.yaml")
-    request = asked(launch, 8, "qwen2.5-7b")
-    full = planned(launch, 8, "qwen2.5-7b")
-    need = evaluate(full, request).peak_memory_bytes
-    memory = request.cluster.accelerator.memory.model_copy(update={"hbm_bytes": need * 1.05})
-    accelerator = request.cluster.accelerator.model_copy(update={"memory": memory})
-    tight = request.model_copy(
-        update={"cluster": request.cluster.model_copy(update={"accelerator": accelerator})}
-    )
-    (note,) = [found for found in lint(launch, tight) if found.rule == "memory-is-tight"]
-    assert note.severity == "note" and note.message.startswith("Memory is tight")
-
-
 @pytest.mark.parametrize(
     ("said", "zero", "group"),
     [
@@ -414,3 +306,22 @@ def test_a_default_in_a_default_is_read() -> None:
     )
     model = model_of(read_text(source, "run.sh"))
     assert model is not None and model.name == "qwen2.5-7b"
+
+
+def test_a_dynamic_batch_of_openrlhf_is_one_row_of_tokens() -> None:
+    dotted = "--train.dynamic_batch_enable --train.max_tokens_per_gpu 32768 --data.max_len 9216"
+    source = f"python3 -m openrlhf.cli.train_ppo_ray --train.batch_size 1024 {dotted} --ds.zero_stage 3\n"
+    launch = read_text(source, "run.sh")
+    assert (launch.get("micro_batch"), launch.get("seq_length"), launch.get("global_batch")) == (
+        1,
+        32768,
+        1024,
+    )
+    unsaid = read_text(source.replace(" --train.max_tokens_per_gpu 32768", ""), "run.sh")
+    assert unsaid.get("seq_length") == 16_192
+
+
+@pytest.mark.parametrize(("program", "micro_batch"), [("sft", 8), ("ppo_ray", 1), ("rm", 2)])
+def test_openrlhfs_programs_have_their_own_micro_batch(program: str, micro_batch: int) -> None:
+    launch = read_text(f"deepspeed --module openrlhf.cli.train_{program} --bf16\n", "run.sh")
+    assert launch.get("micro_batch") == micro_batch  # a reward model's samples are pairs

@@ -203,7 +203,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         schedule=schedule_of(p, 1),
         data_parallel=d,
         context_parallel=c,
-        context_parallel_kind="all_to_all" if c > 1 else "ring",
+        context_parallel_kind=launch.get("context_parallel_kind", "all_to_all") if c > 1 else "ring",
         expert_parallel=launch.get("expert_parallel", 1),
         expert_tensor_parallel=implied_expert_tensor(
             request, launch.get("expert_parallel", 1), t, launch.get("expert_tensor_parallel", 1)

@@ -17,6 +17,7 @@ from planner.frameworks.dialects.common import (
     gathered,
     half,
     optimizer,
+    padded,
     paired,
     value_of,
 )
@@ -74,7 +75,7 @@ PAIRED = {"dpo": True, "ipo": True, "orpo": False, "simpo": False}
 
 def read(source: str, path: str) -> LaunchFile:
     """Read a configuration; DeepSpeed runs where one is named, else FSDP or plain replicas."""
-    launch = _read(source, path)
+    launch = padded(_read(source, path), pieces=2)
     loss = str(value_of(launch.found, "rl", ""))
     return paired(launch, beside_reference=PAIRED[loss]) if loss in PAIRED else launch
 

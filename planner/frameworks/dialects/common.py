@@ -133,6 +133,16 @@ def with_defaults(launch: LaunchFile, defaults: Mapping[str, Any]) -> LaunchFile
     return replace(launch, fields={**assumed, **launch.fields})
 
 
+def padded(launch: LaunchFile, pieces: int = 1) -> LaunchFile:
+    """Return the run of a trainer that pads sequences: each context rank has so many whole pieces of one."""
+    at, ranks = launch.place("seq_length"), int(launch.get("context_parallel", 1))
+    if at is None or ranks == 1:
+        return launch
+    unit = ranks * pieces
+    whole = replace(at, value=-(-int(at.value) // unit) * unit)
+    return replace(launch, fields={**launch.fields, "seq_length": whole})
+
+
 def paired(launch: LaunchFile, beside_reference: bool) -> LaunchFile:
     """Return the run of a preference loss, whose samples are two sequences, the chosen and the rejected one.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from planner.frameworks.dialects.common import chunked, gathered, given, product, summed, value_of
+from planner.frameworks.dialects.common import chunked, gathered, given, padded, product, summed, value_of
 from planner.frameworks.launch import Found, Key, LaunchFile, positive, text, whole, yes
 from planner.frameworks.megatron.read import KEYS as MEGATRON
 from planner.frameworks.shell import read_pairs
@@ -84,9 +84,9 @@ def read(source: str, path: str) -> LaunchFile:
     )
     if megatron:
         defaults = {"distributed_optimizer": True, "sequence_parallel": True, "bf16": True, **said}
-        return gathered("megatron", found, _without_size(MEGATRON_KEYS, found), path, defaults)
+        return padded(gathered("megatron", found, _without_size(MEGATRON_KEYS, found), path, defaults), 2)
     own = {"zero_stage": 3, "bf16": True, "checkpointing": True, "memory": _loss_habits(found)}
-    return gathered("deepspeed", found, _without_size(FSDP_KEYS, found), path, {**own, **said})
+    return padded(gathered("deepspeed", found, _without_size(FSDP_KEYS, found), path, {**own, **said}))
 
 
 def _without_size(keys: dict[str, Key], found: list[Found]) -> dict[str, Key]:

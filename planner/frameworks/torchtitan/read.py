@@ -67,6 +67,11 @@ def converters(value: Any) -> str | None:
     return "mxfp8" if ".mx" in names else "fp8" if "float8" in names else None
 
 
+def _first(value: Any) -> str:
+    """A name without the arguments that a script passes on behind it."""
+    return str(value[0] if isinstance(value, list) and value else value)
+
+
 KEYS: dict[str, Key] = {
     "parallelism.data_parallel_replicate_degree": Key("replicate_degree", positive),
     "parallelism.data_parallel_shard_degree": Key("shard_degree", degree),
@@ -93,7 +98,7 @@ KEYS: dict[str, Key] = {
     "PRECISION": Key("precision", text),
     "model.name": Key("named_family", text),
     "model.flavor": Key("named_flavor", text),
-    "config": Key("named_model", text),
+    "config": Key("named_model", _first),
     "job.config_file": Key("config_file", text),
     "model.converters": Key("low_precision", converters),
     "MODEL.n_layers": Key("model.num_layers", positive),
