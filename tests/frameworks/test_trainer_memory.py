@@ -1,4 +1,4 @@
-"""What trainers hold in memory other than the frameworks below them: paged state, 16-bit weights, no gradients.
+"""What trainers hold in memory unlike the frameworks below: paged state, 16-bit weights, no gradients.
 
 Every text is made up for the test; what it means is from the trainers' own code, named in their dialects.
 """
@@ -10,7 +10,7 @@ from dialect_files import AUTOMODEL, TORCHTUNE
 from test_trainer_kinds import FSDP, TRL, asked, planned, told
 
 from planner.frameworks.files import read_files, read_text
-from planner.frameworks.lint import lint
+from planner.frameworks.lint import batch_of, lint
 from planner.solver.evaluate import evaluate
 
 PAGED = "optimizer: {_component_: bitsandbytes.optim.NAME}\n"
@@ -118,3 +118,9 @@ def test_little_room_is_told() -> None:
     )
     (note,) = [found for found in lint(launch, tight) if found.rule == "memory-is-tight"]
     assert note.severity == "note" and note.message.startswith("Memory is tight")
+
+
+def test_an_engine_file_of_accelerate_alone_means_one_sequence_a_micro_batch() -> None:
+    source = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {zero_stage: 2}\n"
+    launch = read_text(source, "zero2.yaml")
+    assert batch_of(launch, 8) == 8

@@ -99,7 +99,9 @@ def batch_of(launch: LaunchFile, num_gpus: int | None) -> int | None:
     said = set(launch.fields)
     if num_gpus is None or "global_batch" in said or launch.framework not in ACCUMULATES_WHEN_TOLD:
         return None
-    if launch.framework in SAYS_MICRO_BATCH and not {"micro_batch", "num_microbatches"} & said:
+    by_accelerate = any(entry.key == "distributed_type" for entry in launch.found)  # whose file says none
+    unsaid = not {"micro_batch", "num_microbatches"} & said
+    if launch.framework in SAYS_MICRO_BATCH and unsaid and not by_accelerate:
         return None
     ranks = int(
         launch.get("tensor_parallel", 1)
