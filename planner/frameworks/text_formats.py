@@ -79,8 +79,13 @@ def _json_line(source: str, key: str) -> int:
     return source.count("\n", 0, at) + 1
 
 
-def yaml_settings(source: str, path: str) -> list[Found]:
+def yaml_settings(source: str, path: str, refer: bool = True) -> list[Found]:
     """Read YAML with the safe loader; aliases are resolved, tags are refused.
+
+    Parameters
+    ----------
+    refer
+        Resolve references to other settings of the file. Without, ``with_references`` does, of all files.
 
     Raises
     ------
@@ -94,6 +99,11 @@ def yaml_settings(source: str, path: str) -> list[Found]:
     if not isinstance(node, yaml.MappingNode):
         raise BadInput(f"{path}: a YAML mapping is expected")
     found = list(_leaves(node, path, ""))
+    return with_references(found) if refer else found
+
+
+def with_references(found: list[Found]) -> list[Found]:
+    """Settings with those that refer to others resolved; of a setting given twice the last holds."""
     values = {entry.key: entry.value for entry in found}
     return [replace(entry, value=_referred(entry.value, values)) for entry in found]
 

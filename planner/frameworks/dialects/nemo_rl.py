@@ -21,7 +21,7 @@ from planner.frameworks.dialects.common import chunked, gathered, paired, value_
 from planner.frameworks.launch import Found, Key, LaunchFile, positive, text, yes
 from planner.frameworks.megatron.read import KEYS as MEGATRON
 from planner.frameworks.shell import read_pairs
-from planner.frameworks.text_formats import flatten, yaml_settings
+from planner.frameworks.text_formats import flatten, with_references, yaml_settings
 
 _M, _D = "policy.megatron_cfg.", "policy.dtensor_cfg."
 LOG_PROBABILITIES = {"loss_saved_bytes": 8.0, "loss_peak_bytes": 16.0}
@@ -89,7 +89,7 @@ def read(source: str, path: str) -> LaunchFile:
     """
     is_command = bool(re.search(r"\brun_\w+\.py\b", source))
     found = _of_command(source, path) if is_command else _of_recipe(source, path, DEEPEST)
-    found = [entry for entry in found if _is_of_the_run(entry.key)]
+    found = [entry for entry in with_references(found) if _is_of_the_run(entry.key)]
     if _runs_megatron(found):
         found = _recomputing(found)
         own = {"distributed_optimizer": True, "bf16": True, "memory": LOG_PROBABILITIES}
@@ -145,7 +145,7 @@ def _of_command(source: str, path: str) -> list[Found]:
 
 def _of_recipe(source: str, path: str, depth: int) -> list[Found]:
     """A file's settings after those of the files that it builds on, which it overrides."""
-    found = yaml_settings(source, path)
+    found = yaml_settings(source, path, refer=False)
     below = [entry for entry in found if entry.key == "defaults"]
     return [setting for entry in below for setting in _below(entry, depth - 1)] + [
         entry for entry in found if entry.key != "defaults"

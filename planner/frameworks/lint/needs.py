@@ -11,6 +11,7 @@ from planner.frameworks.launch import Found, LaunchFile
 from planner.frameworks.lint.deepspeed_settings import deepspeed_findings
 from planner.frameworks.lint.findings import Finding, finding
 from planner.frameworks.lint.megatron_settings import megatron_findings
+from planner.frameworks.lint.packing import packing_findings
 from planner.frameworks.megatron.needs import ARGUMENTS, CORE
 from planner.frameworks.megatron.read import KEYS
 from planner.frameworks.needs import Need, Said, holds
@@ -60,6 +61,7 @@ def need_findings(launch: LaunchFile, request: PlanRequest | None = None) -> Ite
     parts = [_broken(need, said, _says_all(launch)) for need in NEEDS.get(launch.framework, ())]
     if launch.framework in ON_MEGATRON:
         parts.append(megatron_findings(launch, said, None if request is None else request.model))
+        parts.append(packing_findings(launch, said))
     if launch.framework == "deepspeed" and request is not None:
         parts.append(deepspeed_findings(launch, request))
     parts += [_positions(said), _two_ranks(said), _unpriced(launch, said)]

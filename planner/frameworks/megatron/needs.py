@@ -169,7 +169,7 @@ ARGUMENTS: tuple[Need, ...] = (
     Need("num_layers_per_virtual_pipeline_stage", excludes=("num_virtual_stages_per_pipeline_rank", *_ENDS)),
     Need("pipeline_model_parallel_layout", excludes=_CHUNKS[:2]),
     Need("multi_latent_attention", excludes=("group_query_attention",)),
-    Need("optimizer_cpu_offload", ("use_precision_aware_optimizer",)),
+    Need("optimizer_cpu_offload", ("use_precision_aware_optimizer",), passed_on=False),
     Need("use_precision_aware_optimizer", _DISTRIBUTED),
     Need(
         "optimizer_cpu_offload",
