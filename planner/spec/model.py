@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -14,6 +14,11 @@ Activation = Literal["gelu", "swiglu", "geglu", "relu", "squared_relu", "silu"]
 GATED_ACTIVATIONS = ("swiglu", "geglu")
 Norm = Literal["rms", "layer"]
 QueryKeyNorm = Literal["none", "head", "full"]
+Mixer = Literal["attention", "linear", "attention+linear", "none"]
+"""What mixes the tokens of a layer: attention, a linear mixer (state space or linear attention), or both side
+by side. Without one the layer is a feed-forward part alone."""
+LinearMixer = Literal["", "mamba2", "gated_delta", "kimi_delta"]
+"""Mamba-2 (arXiv:2405.21060), gated delta net (arXiv:2412.06464), Kimi delta attention (arXiv:2510.26692)."""
 
 MAX_LAYERS = 10_000
 MAX_WIDTH = 10_000_000
@@ -25,20 +30,54 @@ OptionalWidth = Annotated[int, Field(ge=0, le=MAX_WIDTH)]
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """What makes one transformer layer cost more or less than another.
+    """What makes one layer cost more or less than another.
 
     ``moe``: the MLP is a mixture of experts. ``window``: tokens that attention looks back (None = all).
+    ``mixer``: what mixes tokens. ``mlp``: whether a feed-forward part (dense or experts) follows.
     """
 
     moe: bool = False
     window: int | None = None
+    mixer: Mixer = "attention"
+    mlp: bool = True
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether attention is one of the layer's mixers."""
+        return self.mixer in ("attention", "attention+linear")
+
+    @property
+    def has_linear(self) -> bool:
+        """Whether a linear mixer is one of the layer's mixers."""
+        return self.mixer in ("linear", "attention+linear")
+
+    @property
+    def is_single_block(self) -> bool:
+        """Whether the layer is a mixer or a feed-forward part alone."""
+        return self.mixer == "none" or not self.mlp
+
+
+LAYER_LETTERS: Mapping[str, LayerKind] = {
+    "A": LayerKind(),
+    "L": LayerKind(mixer="linear"),
+    "P": LayerKind(mixer="attention+linear"),
+    "M": LayerKind(mixer="linear", mlp=False),
+    "*": LayerKind(mlp=False),
+    "-": LayerKind(mixer="none"),
+    "E": LayerKind(moe=True, mixer="none"),
+}
+"""Letters of ``layer_pattern``: attention, linear mixer or both in parallel, each with an MLP; and Megatron's
+letters of single-block layers: linear mixer, attention, dense MLP, experts."""
+LETTERS_WITH_MLP = "ALP"
+"""Letters whose MLP is dense or of experts as ``num_dense_layers`` and its companions say."""
 
 
 class Model(BaseModel):
     """One decoder-only transformer. Counts are plain numbers; widths are elements, not bytes.
 
     Mixture of experts is on when ``num_experts > 0``; multi-head latent attention when
-    ``kv_lora_rank > 0``. ``source`` says where the numbers come from.
+    ``kv_lora_rank > 0``; ``layer_pattern`` mixes in layers with a linear mixer. ``source`` says where the
+    numbers come from.
     """
 
     model_config = ConfigDict(
@@ -73,6 +112,27 @@ class Model(BaseModel):
     """One full-attention layer in every ``window_pattern`` layers when a window is set (0 = none is full)."""
     full_attention_layers: tuple[int, ...] | None = None
     """Indices of the full-attention layers where no pattern describes them (replaces ``window_pattern``)."""
+
+    layer_pattern: str = ""
+    """One letter a layer (``LAYER_LETTERS``), or a unit that repeats to ``num_layers``; empty: all ``A``."""
+    linear_mixer: LinearMixer = ""
+    """What the linear layers of the pattern are."""
+    linear_key_heads: OptionalWidth = 0
+    """Heads of queries and keys (Mamba-2: groups that share B and C)."""
+    linear_value_heads: OptionalWidth = 0
+    """Heads of values (Mamba-2: heads)."""
+    linear_key_head_dim: OptionalWidth = 0
+    """Width of a query and key head (Mamba-2: size of the state)."""
+    linear_value_head_dim: OptionalWidth = 0
+    """Width of a value head (Mamba-2: head dim)."""
+    linear_conv_kernel: int = Field(default=4, gt=0, le=64)
+    """Tokens that the short convolution before the scan covers."""
+    linear_conv_bias: bool = False
+    """The short convolution has a bias (most Mamba-2 models)."""
+    linear_output_norm: bool = True
+    """A gated norm follows the scan (some Falcon-H1 models only gate)."""
+    attention_gate: bool = False
+    """The query projection also makes a gate of the attention output (Qwen3-Next)."""
 
     num_experts: OptionalWidth = 0
     experts_per_token: OptionalWidth = 0
@@ -151,6 +211,51 @@ class Model(BaseModel):
             raise ValueError("multi-head latent attention needs qk_nope_head_dim and v_head_dim")
         return self
 
+    @model_validator(mode="after")
+    def _pattern_is_consistent(self) -> Self:
+        problem = self._pattern_problem() or self._linear_problem()
+        if problem:
+            raise ValueError(problem)
+        return self
+
+    def _pattern_problem(self) -> str | None:
+        pattern = self.layer_pattern
+        unknown = sorted(set(pattern) - set(LAYER_LETTERS))
+        if unknown:
+            return f"layer_pattern has {unknown[0]!r}; its letters are {' '.join(LAYER_LETTERS)}"
+        if pattern and self.num_layers % len(pattern):
+            return f"layer_pattern of {len(pattern)} letters does not repeat evenly to num_layers {self.num_layers}"
+        if "E" in pattern and not self.is_moe:
+            return "layer_pattern has experts (E), and num_experts is missing"
+        if self.attention_gate and self.is_mla:
+            return "attention_gate is not known for multi-head latent attention"
+        return None
+
+    def _linear_problem(self) -> str | None:
+        """What is wrong with the linear mixer's own numbers."""
+        used = any(LAYER_LETTERS[letter].has_linear for letter in set(self.layer_pattern))
+        if not self.linear_mixer:
+            return "layer_pattern has linear layers, and linear_mixer is missing" if used else None
+        if not used:
+            return f"linear_mixer {self.linear_mixer} needs a layer_pattern with linear layers (L, P or M)"
+        sizes = (
+            "linear_key_heads", "linear_value_heads", "linear_key_head_dim", "linear_value_head_dim",
+        )  # fmt: skip
+        missing = [name for name in sizes if not getattr(self, name)]
+        if missing:
+            return f"linear_mixer {self.linear_mixer} needs {' and '.join(missing)}"
+        if self.linear_value_heads % self.linear_key_heads:
+            return (
+                f"linear_value_heads {self.linear_value_heads} is not a multiple of linear_key_heads "
+                f"{self.linear_key_heads}"
+            )
+        return None
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether any layer has a linear mixer (state space or linear attention)."""
+        return bool(self.linear_mixer)
+
     @property
     def is_moe(self) -> bool:
         """Whether any layer is a mixture of experts."""
@@ -165,10 +270,21 @@ class Model(BaseModel):
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """The kind of every layer, first to last."""
         dense, full = self._dense_layers(), self._full_attention_layers()
-        return tuple(
-            LayerKind(self.is_moe and i not in dense, None if i in full else self.sliding_window)
-            for i in range(self.num_layers)
-        )
+        pattern = self.layer_pattern or "A"
+        kinds = []
+        for i in range(self.num_layers):
+            letter = pattern[i % len(pattern)]
+            kind = LAYER_LETTERS[letter]
+            moe = self.is_moe and i not in dense if letter in LETTERS_WITH_MLP else kind.moe
+            window = None if i in full or not kind.has_attention else self.sliding_window
+            kinds.append(replace(kind, moe=moe, window=window))
+        return tuple(kinds)
+
+    @cached_property
+    def mtp_kind(self) -> LayerKind:
+        """The kind of a multi-token-prediction module's layer: the last one's, in a hybrid full attention."""
+        last = self.layer_kinds[-1]
+        return LayerKind(moe=self.is_moe) if self.layer_pattern else last
 
     @cached_property
     def kind_counts(self) -> Mapping[LayerKind, int]:
