@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost import linear_mixer
+from planner.cost.parameters import norms_of_layer
 from planner.cost.setting import Setting
 from planner.cost.states import LOW_PRECISION, kv_heads_per_rank, padded_vocabulary
 from planner.cost.terms import Terms
@@ -37,6 +39,12 @@ class LayerSaved(Terms):
     """The s x s scores and their dropout: only without a fused kernel."""
     latent: Any = 0.0
     """Compressed queries, keys and values of multi-head latent attention."""
+    linear_inputs: Any = 0.0
+    """What a linear mixer's first products made, before the scan."""
+    linear_scan: Any = 0.0
+    """What its scan reads again: queries, keys, values, decay, chunk matrices."""
+    linear_output: Any = 0.0
+    """Output of the scan, before and after its gate."""
     dropout: Any = 0.0
     mlp_hidden: Any = 0.0
     """Outputs of the first MLP products."""
@@ -81,14 +89,16 @@ RECOMPUTE_DROPS: dict[str, dict[str, float]] = {
     "op": {
         "norms": 1.0, "dropout": 1.0, "attention_scores": 1.0, "keys_values": 0.5, "mlp_hidden": 0.5,
         "mlp_activation": 1.0, "shared_hidden": 0.5, "shared_activation": 1.0, "unweighted_tokens": 1.0,
-        "expert_input": 1.0, "expert_hidden": 1.0, "expert_activation": 1.0,
+        "expert_input": 1.0, "expert_hidden": 1.0, "expert_activation": 1.0, "linear_inputs": 0.5,
+        "linear_scan": 1.0, "linear_output": 1.0,
     },
 }  # fmt: skip
 """Share of each part that a selectively recomputed module does not keep.
 
 Names are Megatron-Core's; ``op`` is torchtitan's per-operator policy (every second plain matrix product, the
 experts' grouped ones and every elementwise result are recomputed, the attention output is kept; eager code
-also keeps the last product's output, as large as the residual, which no backward kernel reads),
+also keeps the last product's output, as large as the residual, which no backward kernel reads; the scan of
+a linear mixer is no product on its list),
 ``elementwise`` keeps all matrix products (MaxText's minimal policy)."""
 
 
@@ -110,8 +120,14 @@ def layer_saved_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -
     Korthikanti et al. (arXiv 2205.05198) section 4 for the unfused sum 34 s b h + 5 a s^2 b; with a fused
     attention kernel the scores are replaced by output and row statistics.
     """
-    parts = _attention_parts(setting, request)
-    parts.update(_moe_parts(setting, request) if kind.moe else _mlp_parts(setting, request))
+    parts = _stream_parts(kind, setting, request)
+    if kind.has_attention:
+        parts.update(_attention_parts(setting, request))
+    if kind.has_linear:
+        tokens = tokens_per_micro_batch(setting, request)
+        parts.update(linear_mixer.saved_bytes(setting, request, tokens))
+    if kind.mlp:
+        parts.update(_moe_parts(setting, request) if kind.moe else _mlp_parts(setting, request))
     return LayerSaved(**parts)
 
 
@@ -152,13 +168,29 @@ def _dropped_bytes(saved: LayerSaved, setting: Setting, request: PlanRequest) ->
     return sum((share * getattr(saved, part) for part, share in shares.items()), 0.0 * saved.layer_input)
 
 
+def _stream_parts(kind: LayerKind, setting: Setting, request: PlanRequest) -> dict[str, Any]:
+    """The residual stream; a layer that is a mixer or an MLP alone has half of it."""
+    h, region = request.model.hidden_size, _token_region(setting, request)
+    low, halves = _keeps_low_precision(setting, request), 0.5 if kind.is_single_block else 1.0
+    return {
+        "layer_input": 2.0 * h * region,
+        "residual": 0.0 if kind.is_single_block else 2.0 * h * region,
+        "norms": halves * (2.0 if low else 4.0) * h * region + _eager_norms(kind, setting, request),
+        "dropout": halves * request.framework.memory.dropout_mask_bytes * h * region,
+    }
+
+
+def _token_region(setting: Setting, request: PlanRequest) -> Any:
+    """Tokens of one micro-batch on one GPU between the tensor-parallel products."""
+    return tokens_per_micro_batch(setting, request) / token_region_divisor(setting)
+
+
 def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     model, habits = request.model, request.framework.memory
-    h, t = model.hidden_size, np.asarray(setting.tensor_parallel)
+    t = np.asarray(setting.tensor_parallel)
     tokens = tokens_per_micro_batch(setting, request)
     low = _keeps_low_precision(setting, request)
     copies = 2.0 if habits.activation_style == "unfused" else 1.0
-    region = tokens / token_region_divisor(setting)
     heads = model.num_heads / t
     value_dim = model.v_head_dim if model.is_mla else model.head_dim
     key_width = model.qk_nope_head_dim + model.qk_rope_head_dim if model.is_mla else model.head_dim
@@ -168,28 +200,26 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     )
     core = habits.low_precision_attention_bytes if low else 2.0
     scores = 0.0 if habits.fused_attention else 5.0 * heads * request.workload.seq_length
+    gated = 4.0 * value_width if model.attention_gate else 0.0  # the gate, and the output before it
     return {
-        "layer_input": 2.0 * h * region,
-        "residual": 2.0 * h * region,
-        "norms": (2.0 if low else 4.0) * h * region + _eager_norms(setting, request),
         "queries": copies * 2.0 * tokens * heads * key_width,
         "keys_values": copies * 2.0 * tokens * (_kv_heads(model, setting) * (key_width + value_dim)),
-        "attention_core": tokens * (value_width * (core + regrouped) + 4.0 * heads),
+        "attention_core": tokens * (value_width * (core + regrouped) + 4.0 * heads + gated),
         "attention_scores": tokens * scores,
-        "latent": _latent(model, tokens, region),
-        "dropout": habits.dropout_mask_bytes * h * region,
+        "latent": _latent(model, tokens, _token_region(setting, request)),
     }
 
 
-def _eager_norms(setting: Setting, request: PlanRequest) -> Any:
+def _eager_norms(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
     """What RMS norms that are written out keep besides their outputs, those of queries and keys included."""
     model, each = request.model, request.framework.memory.eager_norm_bytes
     if model.norm != "rms" or not each:
         return 0.0
     tokens = tokens_per_micro_batch(setting, request)
-    heads = 0.0 if model.query_key_norm == "none" else model.num_heads / np.asarray(setting.tensor_parallel)
-    keys = 0.0 if model.query_key_norm == "none" else kv_heads_per_rank(model, setting)
-    hidden = model.norms_per_layer * model.hidden_size / token_region_divisor(setting)
+    normed = kind.has_attention and model.query_key_norm != "none"
+    heads = model.num_heads / np.asarray(setting.tensor_parallel) if normed else 0.0
+    keys = kv_heads_per_rank(model, setting) if normed else 0.0
+    hidden = norms_of_layer(model, kind) * model.hidden_size / token_region_divisor(setting)
     return each * tokens * (hidden + (heads + keys) * model.head_dim)
 
 
@@ -254,7 +284,9 @@ def _hidden_bytes(request: PlanRequest, low: bool) -> float:
 
 
 def _backward_transient(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
-    """Short-lived buffers of a layer's backward pass: gradients of the first MLP products, or hidden states.
+    """Short-lived buffers of a layer's backward pass: gradients of the first products or hidden states.
+
+    The first products are the MLP's and a linear mixer's, whose states are remade as well.
 
     With sequence parallelism the gathered input of a column-parallel product and its gradient before the
     reduce-scatter are whole on every tensor rank; without, only the gradient before the all-reduce.
@@ -262,7 +294,11 @@ def _backward_transient(kind: LayerKind, setting: Setting, request: PlanRequest)
     model = request.model
     tokens = tokens_per_micro_batch(setting, request)
     width = model.experts_per_token * model.expert_ffn_hidden_size if kind.moe else model.ffn_hidden_size
+    if not kind.mlp:
+        width = 0
     gradients = (4.0 if model.gated_mlp else 2.0) * width * tokens / setting.tensor_parallel
+    if kind.has_linear:
+        gradients = np.maximum(gradients, linear_mixer.transient_bytes(setting, request, tokens))
     is_gathered = np.where(np.asarray(setting.tensor_parallel) > 1, setting.sequence_parallel, False)
     return np.maximum(gradients, np.where(is_gathered, 4.0, 2.0) * model.hidden_size * tokens)
 
@@ -288,9 +324,16 @@ def dummy_gradient_bytes(kind: LayerKind, setting: Setting, request: PlanRequest
     model, t = request.model, np.asarray(setting.tensor_parallel)
     h, d = model.hidden_size, model.head_dim
     gate = 2 if model.gated_mlp else 1
-    heads = model.num_heads / t
-    attention = h * d * (2 * heads + 2 * kv_heads_per_rank(model, setting))
-    width = model.ffn_hidden_size / t
-    if kind.moe:
-        width = model.expert_ffn_hidden_size / np.asarray(setting.expert_tensor_parallel)
-    return 2.0 * (attention + (gate + 1) * h * width)
+    matrices: Any = 0.0
+    if kind.has_attention:
+        heads, queries = model.num_heads / t, 2 if model.attention_gate else 1
+        matrices = h * d * ((queries + 1) * heads + 2 * kv_heads_per_rank(model, setting))
+    if kind.has_linear:
+        split = linear_mixer.split_parameters(model) / linear_mixer.linear_ranks(setting, request)
+        matrices = matrices + split + linear_mixer.copied_parameters(model)
+    if kind.mlp:
+        width = model.ffn_hidden_size / t
+        if kind.moe:
+            width = model.expert_ffn_hidden_size / np.asarray(setting.expert_tensor_parallel)
+        matrices = matrices + (gate + 1) * h * width
+    return 2.0 * matrices

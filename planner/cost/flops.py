@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost import linear_mixer
 from planner.cost.setting import Setting, Settings
 from planner.spec.model import LayerKind, Model
 
@@ -35,7 +36,9 @@ class Gemm:
         return 2.0 * self.m * self.n * self.k * self.count
 
 
-def layer_gemms(model: Model, kind: LayerKind, tokens: Any, setting: Setting) -> list[Gemm]:
+def layer_gemms(
+    model: Model, kind: LayerKind, tokens: Any, setting: Setting, linear_ranks: Any = None
+) -> list[Gemm]:
     """Return the forward products of one layer, in order.
 
     Parameters
@@ -44,11 +47,20 @@ def layer_gemms(model: Model, kind: LayerKind, tokens: Any, setting: Setting) ->
         Tokens of one micro-batch on one tensor group: b s / c. [token]
     setting
         Degrees; ``tensor_parallel``, ``sequence_parallel`` and the expert degrees are read.
+    linear_ranks : int or array, optional
+        Tensor ranks that split a linear mixer (``linear_mixer.linear_ranks``); all of them by default.
     """
-    attention = (
-        _latent_attention(model, tokens, setting) if model.is_mla else _attention(model, tokens, setting)
-    )
-    return attention + (_experts(model, tokens, setting) if kind.moe else _mlp(model, tokens, setting))
+    gemms: list[Gemm] = []
+    if kind.has_attention:
+        gemms += (
+            _latent_attention(model, tokens, setting) if model.is_mla else _attention(model, tokens, setting)
+        )
+    if kind.has_linear:
+        ranks = setting.tensor_parallel if linear_ranks is None else linear_ranks
+        gemms += _linear(model, tokens, ranks)
+    if kind.mlp:
+        gemms += _experts(model, tokens, setting) if kind.moe else _mlp(model, tokens, setting)
+    return gemms
 
 
 def head_gemm(model: Model, tokens: Any, vocabulary: Any) -> Gemm:
@@ -83,7 +95,7 @@ def model_flops_per_token(model: Model, seq_length: int, frozen_weights: bool = 
     -----
     3 x forward: 2 FLOPs per active matrix parameter (LM head in, embedding out), 2 a (d_qk + d_v) FLOPs per
     token and attended position; a causal token attends s/2 positions on average, w - w (w - 1)/(2 s) with a
-    window. MTP modules count.
+    window; a linear mixer's chunked scan as ``linear_mixer.scan_flop_per_token``. MTP modules count.
 
     References
     ----------
@@ -93,13 +105,13 @@ def model_flops_per_token(model: Model, seq_length: int, frozen_weights: bool = 
     forward = attention = 0.0
     for kind, count in Counter(model.layer_kinds).items():
         forward += count * _forward_flop(model, kind, seq_length, one)
-        attention += count * _attention_flop(model, kind, seq_length)
+        attention += count * _mixing_flop(model, kind, seq_length)
     forward += head_gemm(model, 1, model.vocab_size).flop
     if model.mtp_depth:
-        module = _forward_flop(model, model.layer_kinds[-1], seq_length, one)
+        module = _forward_flop(model, model.mtp_kind, seq_length, one)
         module += 4.0 * model.hidden_size**2 + head_gemm(model, 1, model.vocab_size).flop
         forward += model.mtp_depth * module
-        attention += model.mtp_depth * _attention_flop(model, model.layer_kinds[-1], seq_length)
+        attention += model.mtp_depth * _mixing_flop(model, model.mtp_kind, seq_length)
     return 2.0 * float(forward) + float(attention if frozen_weights else forward)
 
 
@@ -124,11 +136,15 @@ def attention_dims(model: Model) -> tuple[int, int]:
 
 def _forward_flop(model: Model, kind: LayerKind, seq_length: int, setting: Setting) -> float:
     products = sum(gemm.flop for gemm in layer_gemms(model, kind, 1, setting))
-    return float(products) + _attention_flop(model, kind, seq_length)
+    return float(products) + _mixing_flop(model, kind, seq_length)
 
 
-def _attention_flop(model: Model, kind: LayerKind, seq_length: int) -> float:
-    return 2.0 * model.num_heads * sum(attention_dims(model)) * _context(kind, seq_length)
+def _mixing_flop(model: Model, kind: LayerKind, seq_length: int) -> float:
+    """Forward FLOPs per token without weights: of attention and of the scan."""
+    flop = 0.0
+    if kind.has_attention:
+        flop += 2.0 * model.num_heads * sum(attention_dims(model)) * _context(kind, seq_length)
+    return flop + (linear_mixer.scan_flop_per_token(model) if kind.has_linear else 0.0)
 
 
 def _context(kind: LayerKind, seq_length: int) -> float:
@@ -140,9 +156,9 @@ def _context(kind: LayerKind, seq_length: int) -> float:
 
 def _attention(model: Model, tokens: Any, setting: Setting) -> list[Gemm]:
     h, d = model.hidden_size, model.head_dim
-    heads = model.num_heads / np.asarray(setting.tensor_parallel)
+    heads, queries = model.num_heads / np.asarray(setting.tensor_parallel), 2 if model.attention_gate else 1
     return [
-        Gemm("qkv", tokens, (heads + 2 * local_kv_heads(model, setting)) * d, h),
+        Gemm("qkv", tokens, (queries * heads + 2 * local_kv_heads(model, setting)) * d, h),
         Gemm("attention_out", tokens, h, heads * d),
     ]
 
@@ -162,6 +178,15 @@ def _latent_attention(model: Model, tokens: Any, setting: Setting) -> list[Gemm]
         Gemm("kv_up", tokens, heads * (d_nope + d_value), k),
         Gemm("attention_out", tokens, h, heads * d_value),
     ]
+
+
+def _linear(model: Model, tokens: Any, ranks: Any) -> list[Gemm]:
+    gemms = []
+    for one in linear_mixer.projections(model):
+        rows = one.rows / np.asarray(ranks) if one.split == "rows" else one.rows
+        columns = one.columns / np.asarray(ranks) if one.split == "columns" else one.columns
+        gemms.append(Gemm(one.name, tokens, columns, rows))
+    return gemms
 
 
 def _mlp(

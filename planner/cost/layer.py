@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost import linear_mixer
 from planner.cost.activations import (
     layer_activation_bytes,
     selective_modules,
     token_region_divisor,
     tokens_per_micro_batch,
 )
-from planner.cost.flops import Gemm, attention_dims, head_gemm, layer_gemms, local_kv_heads
+from planner.cost.elementwise import accumulation_time, elementwise_time, experts_are_fused
+from planner.cost.flops import Gemm, attention_dims, head_gemm, layer_gemms
 from planner.cost.kernels import (
     FP32_SUM,
     attention_flop,
@@ -27,7 +29,7 @@ from planner.cost.kernels import (
 )
 from planner.cost.layer_comm import context_comm, expert_comm, head_comm, shard_comm, tensor_comm
 from planner.cost.setting import Setting
-from planner.cost.states import LocalParameters, layer_local_parameters, padded_vocabulary
+from planner.cost.states import layer_local_parameters, padded_vocabulary
 from planner.cost.work import LayerTime, WorkTime, exposed_time
 from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
@@ -46,7 +48,6 @@ cores; fitted on BigScience rows with head dims 108, 145 and 150 (A100)."""
 EXPERT_CASTS = 2.0
 """Passes over the experts' input: the permuted tokens are cast and, for the weight gradient, cast again
 transposed, by kernels of their own (physics 10: about twice the curves' single cast)."""
-BLOCK_SCALED = frozenset({"mxfp8", "nvfp4"})
 QUERY_BLOCK = 128
 """Query rows that one thread block of a fused attention kernel handles (FlashAttention 2 and 3)."""
 
@@ -56,28 +57,33 @@ def layer_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> Layer
 
     Notes
     -----
-    Forward: products, attention, elementwise kernels, exposed collectives. The backward pass computes input
-    and weight gradients of every product; attention, elementwise work and all collectives count with the
-    input gradients. Frozen weights (adapters) leave out weight gradients.
+    Forward: products, attention or scan, elementwise kernels, exposed collectives. The backward pass
+    computes input and weight gradients of every product; attention, scan, elementwise work and all
+    collectives count with the input gradients. Frozen weights (adapters) leave out weight gradients.
     """
-    tokens = tokens_per_micro_batch(setting, request)
-    gemms = layer_gemms(request.model, kind, tokens, setting)
+    gemms = _gemms(kind, setting, request)
     forward = WorkTime(
         gemm_s=sum(_forward_gemm(gemm, setting, request) for gemm in gemms),
-        attention_s=_attention(kind, setting, request, backward=False),
-        elementwise_s=_elementwise(kind, setting, request, backward=False),
+        attention_s=_mixing(kind, setting, request, backward=False),
+        elementwise_s=elementwise_time(kind, setting, request, backward=False),
     )
     input_gradient = WorkTime(
         gemm_s=sum(_input_gemm(gemm, setting, request) for gemm in gemms),
-        attention_s=_attention(kind, setting, request, backward=True),
-        elementwise_s=_elementwise(kind, setting, request, backward=True),
+        attention_s=_mixing(kind, setting, request, backward=True),
+        elementwise_s=elementwise_time(kind, setting, request, backward=True),
     )
     weight = WorkTime(
         gemm_s=sum(_weight_gemm(gemm, setting, request) for gemm in gemms),
-        elementwise_s=_accumulation(layer_local_parameters(kind, setting, request), setting, request),
+        elementwise_s=accumulation_time(layer_local_parameters(kind, setting, request), setting, request),
     )
     priced = _with_communication(kind, setting, request, forward, input_gradient, weight)
     return priced if setting.offload != "activations" else priced + _copies(kind, setting, request, priced)
+
+
+def _gemms(kind: LayerKind, setting: Setting, request: PlanRequest) -> list[Gemm]:
+    """Forward products of one layer and micro-batch on one GPU."""
+    ranks = linear_mixer.linear_ranks(setting, request)
+    return layer_gemms(request.model, kind, tokens_per_micro_batch(setting, request), setting, ranks)
 
 
 def _copies(kind: LayerKind, setting: Setting, request: PlanRequest, priced: LayerTime) -> LayerTime:
@@ -141,13 +147,21 @@ def _backward_waits(launches: Any, input_s: Any, weight_s: Any, request: PlanReq
 def _launch_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
     """Host time to launch one layer's forward kernels."""
     habits = request.framework.time
-    many = kind.moe and not _experts_are_fused(setting, request)
-    kernels = habits.kernels_per_moe_layer if many else habits.kernels_per_layer
+    kernels = _kernels(kind, setting, request)
     p, t = np.asarray(setting.pipeline_parallel), np.asarray(setting.tensor_parallel)
     ranks = p * t * setting.context_parallel * setting.data_parallel
     crosses = (p > 1) & (ranks > request.cluster.gpus_per_node)
     growth = 1.0 + np.where(crosses, habits.cross_node_launch_growth * t**1.25, 0.0)
     return kernels * habits.launch_factor * request.cluster.accelerator.host.kernel_launch_s * growth
+
+
+def _kernels(kind: LayerKind, setting: Setting, request: PlanRequest) -> float:
+    """Forward kernels of one layer: half of a dense layer's for the mixer, and a linear one's scan."""
+    habits, mixer = request.framework.time, request.framework.time.kernels_per_layer / 2
+    many = kind.moe and not experts_are_fused(setting, request)
+    whole = habits.kernels_per_moe_layer if many else habits.kernels_per_layer
+    kernels = (mixer if kind.mixer != "none" else 0.0) + (whole - mixer if kind.mlp else 0.0)
+    return kernels + (linear_mixer.SCAN_KERNELS[request.model.linear_mixer] if kind.has_linear else 0)
 
 
 def _precision(gemm: Gemm, setting: Setting) -> str:
@@ -165,24 +179,16 @@ def _efficiency(gemm: Gemm, setting: Setting, request: PlanRequest) -> float:
     if not gemm.expert:
         return habits.kernel_efficiency
     efficiency = habits.expert_kernel_efficiency
-    if _experts_are_fused(setting, request):
+    if experts_are_fused(setting, request):
         efficiency = habits.block_scaled_expert_efficiency or efficiency
     return habits.kernel_efficiency * efficiency
-
-
-def _experts_are_fused(setting: Setting, request: PlanRequest) -> bool:
-    """Whether one kernel does everything between the dispatch and the combination."""
-    return (
-        setting.precision in BLOCK_SCALED
-        and request.framework.time.block_scaled_expert_efficiency is not None
-    )
 
 
 def _casts(gemm: Gemm, setting: Setting, request: PlanRequest) -> float:
     """Casts of the activation per product."""
     if not gemm.expert:
         return request.framework.time.casts_per_product
-    return 0.0 if _experts_are_fused(setting, request) else EXPERT_CASTS
+    return 0.0 if experts_are_fused(setting, request) else EXPERT_CASTS
 
 
 def _product(
@@ -217,6 +223,14 @@ def _weight_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
     return _product(gemm.n, gemm.k, rows, gemm, setting, request, habits.weight_gradient_slowdown)
 
 
+def _mixing(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
+    """Time of what mixes the tokens of one layer: the attention core, a linear mixer's scan, or both."""
+    if not kind.has_linear:
+        return _attention(kind, setting, request, backward) if kind.has_attention else 0.0
+    scan = linear_mixer.scan_time(setting, request, backward)
+    return scan + _attention(kind, setting, request, backward) if kind.has_attention else scan
+
+
 def _attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
     """Attention core of one layer: a fused kernel, or two batched products and the score kernels."""
     if request.framework.time.attention_kernel == UNFUSED:
@@ -248,43 +262,6 @@ def _unfused_attention(setting: Setting, request: PlanRequest, backward: bool) -
     return passes * (scores + values) + memory_bound_time(moved, accelerator, "elementwise", 2)
 
 
-def _elementwise(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
-    """Norms, residual additions, rotary embedding, activation, and the experts' permutation.
-
-    Bytes per token (16-bit, fused; physics: memory-bound ops): norm 4h forward and 8h backward, residual
-    addition 6h (dropout 1h more), rotary 4 (a + g) d, gated activation 6f and 10f, plain one 4f and 6f,
-    permutation and its inverse 4 h k each.
-    """
-    model, habits, accelerator = request.model, request.framework.time, request.cluster.accelerator
-    t = np.asarray(setting.tensor_parallel)
-    tokens = tokens_per_micro_batch(setting, request)
-    h, region, own = model.hidden_size, tokens / token_region_divisor(setting), tokens / t
-    dropout = 2.0 * h if request.framework.memory.dropout_mask_bytes else 0.0
-    stream = model.norms_per_layer * (8.0 if backward else 4.0) * h + 12.0 * h + dropout
-    heads = model.num_heads / t + local_kv_heads(model, setting)
-    rotary = 0.0 if model.learned_positions else 4.0 * heads * attention_dims(model)[0]
-    per_width = (10.0 if backward else 6.0) if model.gated_mlp else (6.0 if backward else 4.0)
-    width = model.ffn_hidden_size
-    if kind.moe:
-        width = model.experts_per_token * model.expert_ffn_hidden_size + model.shared_expert_ffn_hidden_size
-    moved = stream * region + rotary * tokens + per_width * width * own
-    kernels = 6.0 if model.gated_mlp else 5.0
-    seconds = memory_bound_time(moved * habits.elementwise_factor, accelerator, "elementwise", kernels)
-    if kind.moe and not _experts_are_fused(setting, request):
-        permuted = 8.0 * h * model.experts_per_token * own
-        seconds = seconds + memory_bound_time(permuted, accelerator, "permute", 4)
-    return seconds
-
-
-def _accumulation(local: LocalParameters, setting: Setting, request: PlanRequest) -> Any:
-    """Adding a micro-batch's gradients to the sum, where no kernel does it on the way; none for one batch."""
-    if request.workload.frozen_weights or setting.zero_stage >= 2:
-        return 0.0
-    moved = request.framework.time.gradient_accumulation_bytes * local.total
-    seconds = memory_bound_time(moved, request.cluster.accelerator, "optimizer")
-    return np.where(np.asarray(setting.num_microbatches) > 1, seconds, 0.0)
-
-
 def _recompute(
     kind: LayerKind, setting: Setting, request: PlanRequest, forward: WorkTime, launches: float
 ) -> Any:
@@ -306,25 +283,22 @@ def _module(name: str, kind: LayerKind, setting: Setting, request: PlanRequest, 
         "moe": ("router", "expert_in", "expert_out"),
         "op": ("expert_in", "expert_out"),
     }
-    tokens = tokens_per_micro_batch(setting, request)
-    gemms = [
-        gemm
-        for gemm in layer_gemms(request.model, kind, tokens, setting)
-        if gemm.name in wanted.get(name, ())
-    ]
+    gemms = [gemm for gemm in _gemms(kind, setting, request) if gemm.name in wanted.get(name, ())]
     seconds = sum((_forward_gemm(gemm, setting, request) for gemm in gemms), 0.0 * forward.total)
+    scan = linear_mixer.scan_time(setting, request, backward=False) if kind.has_linear else 0.0
     if name == "core_attn":
-        return forward.attention_s
+        return forward.attention_s - scan
     if name == "op":  # every second plain product, but the experts' grouped ones all (``RECOMPUTE_DROPS``)
-        return (forward.gemm_s + seconds) / 2 + forward.elementwise_s
+        return (forward.gemm_s + seconds) / 2 + forward.elementwise_s + scan
     if name == "elementwise":
         return forward.elementwise_s
     if name in ("moe_act", "layernorm"):
         return forward.elementwise_s / 3
     if name == "moe" and kind.moe:
         return seconds + forward.expert_comm_s + forward.elementwise_s / 2
-    if name == "mlp" and not kind.moe:  # repeats its half of the layer's tensor-parallel collectives as well
-        return seconds + forward.elementwise_s / 3 + forward.tensor_comm_s / 2
+    if name == "mlp" and kind.mlp and not kind.moe:  # with its part of the tensor-parallel collectives
+        parts = 1 if kind.is_single_block else 2
+        return seconds + forward.elementwise_s / (1.5 * parts) + forward.tensor_comm_s / parts
     return seconds
 
 
@@ -380,5 +354,5 @@ def mtp_time(setting: Setting, request: PlanRequest) -> LayerTime:
         backward_input=WorkTime(gemm_s=_input_gemm(projection, setting, request)),
         backward_weight=WorkTime(gemm_s=_weight_gemm(projection, setting, request)),
     )
-    layer = layer_time(request.model.layer_kinds[-1], setting, request)
+    layer = layer_time(request.model.mtp_kind, setting, request)
     return layer + own + head_time(setting, request)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost import kernels
+from planner.cost import kernels, linear_mixer
 from planner.cost.activations import tokens_per_micro_batch
 from planner.cost.collectives import (
     Group,
@@ -106,7 +106,8 @@ def tensor_comm(
 
     Notes
     -----
-    Two column/row pairs a layer (one where the MLP's experts are not split). Forward with sequence
+    Two column/row pairs a layer, one for the mixer and one for the MLP: none for experts that are not split,
+    nor for a linear mixer that every rank has whole, unless its input is gathered. Forward with sequence
     parallelism: an all-gather and a reduce-scatter of 2 b s h / c bytes a pair; without, an all-reduce.
     Backward: the row side's gradient is gathered first (exposed); the column side's input is gathered again
     beside the input-gradient product and its gradient scattered beside the weight-gradient product. Without
@@ -119,11 +120,11 @@ def tensor_comm(
     """
     habits, cluster, group = request.framework.time, request.cluster, tensor_group(setting)
     message = ELEMENT_BYTES * request.model.hidden_size * tokens_per_micro_batch(setting, request)
-    pairs = _tensor_pairs(kind, request)
+    pairs = _tensor_pairs(kind, setting, request)
     gather = all_gather_time(message * _gathered_width(setting, request), group, cluster)
     scatter = reduce_scatter_time(message, group, cluster)
     reduce = all_reduce_time(message, group, cluster)
-    column = 0.5 / pairs
+    column = 0.5 / np.maximum(pairs, 1.0)
     overlaps = habits.tensor_backward_overlaps
     beside_input = exposed_time(gather, column * input_gemm_s, habits, overlaps)
     beside_weight = exposed_time(scatter, column * weight_gemm_s, habits, overlaps)
@@ -143,10 +144,15 @@ def _gathered_width(setting: Setting, request: PlanRequest) -> float:
     return min(1.0, kernels.ELEMENT_BYTES[setting.precision] / ELEMENT_BYTES)
 
 
-def _tensor_pairs(kind: LayerKind, request: PlanRequest) -> float:
-    if request.model.parallel_block:
-        return 1.0
-    return 1.0 if kind.moe and not request.model.shared_expert_ffn_hidden_size else 2.0
+def _tensor_pairs(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
+    """Pairs of collectives: of the mixer, and of an MLP or shared experts unless they run beside it."""
+    has_mlp = kind.mlp and not (kind.moe and not request.model.shared_expert_ffn_hidden_size)
+    mixer: Any = 1.0 if kind.mixer != "none" else 0.0
+    if kind.mixer == "linear" and not request.framework.limits.linear_tensor_parallel:
+        mixer = np.where(np.asarray(setting.sequence_parallel), 1.0, 0.0)
+    if request.model.parallel_block and kind.mixer != "none":
+        return np.maximum(mixer, float(has_mlp))
+    return mixer + float(has_mlp)
 
 
 def _expert_tensor_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
@@ -175,8 +181,21 @@ def context_comm(
     -----
     Ring: c - 1 hops of the rank's keys and values, twice the bytes backward (their gradients travel too).
     All-gather: keys and values, backward gathered again and reduce-scattered. All-to-all: queries, keys and
-    values in, outputs out, the same backward.
+    values in, outputs out, the same backward. A linear mixer always trades tokens for heads.
     """
+    if not kind.has_linear:
+        return _attention_context_comm(kind, setting, request, forward_s, backward_s)
+    tokens = tokens_per_micro_batch(setting, request)
+    traded = linear_mixer.all_to_all(setting, request, tokens, context_group(setting))
+    forward, backward = _attention_context_comm(kind, setting, request, forward_s, backward_s)
+    return forward + traded, backward + traded
+
+
+def _attention_context_comm(
+    kind: LayerKind, setting: Setting, request: PlanRequest, forward_s: Any, backward_s: Any
+) -> tuple[Any, Any]:
+    if not kind.has_attention:
+        return 0.0, 0.0
     model, cluster, group = request.model, request.cluster, context_group(setting)
     c, tokens = np.asarray(setting.context_parallel), tokens_per_micro_batch(setting, request)
     query_dim, value_dim = attention_dims(model)

@@ -209,7 +209,7 @@ def _saved_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest, layers
         layer = layers[kind]
         total = total + count * (layer.plain - share * (layer.plain - layer.recomputed))
     if request.model.mtp_depth:
-        last = layer_activation_bytes(request.model.layer_kinds[-1], setting, request)
+        last = layer_activation_bytes(request.model.mtp_kind, setting, request)
         total = total + load.mtp * (last.plain - share * (last.plain - last.recomputed))
     return total
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from planner.cost.linear_mixer import mixer_parameters
 from planner.cost.terms import Terms
 from planner.spec.model import LayerKind, Model
 
@@ -23,6 +24,8 @@ class LayerParameters(Terms):
 
     attention: int = 0
     """Projections, their biases and sinks; with latent attention also the down-projections."""
+    linear_mixer: int = 0
+    """Projections, convolution, decay and norm of a state space or linear attention."""
     dense_mlp: int = 0
     routed_experts: int = 0
     """All experts of the layer together."""
@@ -39,22 +42,30 @@ def layer_parameters(model: Model, kind: LayerKind) -> LayerParameters:
     -----
     GQA: ``h a d + 2 h g d + a d h``;
     MLA: ``h q + q a (d_n + d_r) + h (k + d_r) + k a (d_n + d_v) + a d_v h``;
-    MLP: ``(3 if gated else 2) h f``; router: ``h E``. Windows change no parameter.
+    MLP: ``(3 if gated else 2) h f``; router: ``h E``. Windows change no parameter. A gated attention output
+    adds ``h a d``; linear mixers: ``cost.linear_mixer``.
     """
-    attention = _latent_attention(model) if model.is_mla else _attention(model)
+    mixers = LayerParameters(norms=_norms(model, kind))
+    if kind.has_attention:
+        mixers += LayerParameters(attention=_latent_attention(model) if model.is_mla else _attention(model))
+    if kind.has_linear:
+        mixers += LayerParameters(linear_mixer=mixer_parameters(model))
+    if not kind.mlp:
+        return mixers
     if not kind.moe:
-        return LayerParameters(
-            attention=attention, dense_mlp=_mlp(model, model.ffn_hidden_size), norms=_norms(model)
-        )
+        return mixers + LayerParameters(dense_mlp=_mlp(model, model.ffn_hidden_size))
     h, num_experts = model.hidden_size, model.num_experts
     shared = _mlp(model, model.shared_expert_ffn_hidden_size) if model.shared_expert_ffn_hidden_size else 0
-    return LayerParameters(
-        attention=attention,
+    return mixers + LayerParameters(
         routed_experts=num_experts * _mlp(model, model.expert_ffn_hidden_size),
         shared_experts=shared + (h if model.shared_expert_gate else 0),
         router=h * num_experts + (num_experts if model.router_bias else 0),
-        norms=_norms(model),
     )
+
+
+def norms_of_layer(model: Model, kind: LayerKind) -> float:
+    """Norms over the hidden width in one layer; one that is a mixer or an MLP alone has half of them."""
+    return model.norms_per_layer / 2 if kind.is_single_block else model.norms_per_layer
 
 
 def embedding_parameters(model: Model) -> int:
@@ -79,7 +90,7 @@ def mtp_parameters(model: Model) -> int:
     the embedding, and before the head); table and head are the main model's (arXiv:2412.19437, section 2.2).
     """
     h = model.hidden_size
-    layer = layer_parameters(model, model.layer_kinds[-1]).total
+    layer = layer_parameters(model, model.mtp_kind).total
     return model.mtp_depth * int(layer + 2 * h * h + 3 * _norm(model))
 
 
@@ -114,8 +125,9 @@ def active_parameters(model: Model) -> int:
 
 def _attention(model: Model) -> int:
     h, a, g, d = model.hidden_size, model.num_heads, model.num_kv_heads, model.head_dim
-    weights = h * (a + 2 * g) * d + a * d * h
-    biases = (a + 2 * g) * d * model.qkv_bias + h * model.attention_output_bias
+    made = (a * (2 if model.attention_gate else 1) + 2 * g) * d
+    weights = h * made + a * d * h
+    biases = made * model.qkv_bias + h * model.attention_output_bias
     return weights + biases + a * model.attention_sinks
 
 
@@ -137,8 +149,10 @@ def _norm(model: Model) -> int:
     return model.norm_vectors * model.hidden_size
 
 
-def _norms(model: Model) -> int:
-    norms = model.norms_per_layer * _norm(model)
+def _norms(model: Model, kind: LayerKind) -> int:
+    norms = int(norms_of_layer(model, kind) * _norm(model))
+    if not kind.has_attention:
+        return norms
     if model.is_mla:
         return norms + model.q_lora_rank + model.kv_lora_rank
     heads = {"none": 0, "head": 2, "full": model.num_heads + model.num_kv_heads}[model.query_key_norm]

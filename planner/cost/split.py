@@ -85,10 +85,14 @@ def split_by_load(model: Model, plan: Plan) -> list[int]:
 
 
 def _active_elements(model: Model) -> float:
-    """Matrix elements that a token meets in a typical (the last) layer."""
-    counts = layer_parameters(model, model.layer_kinds[-1])
-    routed = counts.routed_experts * model.experts_per_token / max(model.num_experts, 1)
-    return float(counts.attention + counts.dense_mlp + counts.shared_experts + routed)
+    """Matrix elements that a token meets in a typical layer: the last one, in a pattern of kinds the mean."""
+    kinds = model.layer_kinds if model.layer_pattern else model.layer_kinds[-1:]
+    elements = 0.0
+    for kind in kinds:
+        counts = layer_parameters(model, kind)
+        routed = counts.routed_experts * model.experts_per_token / max(model.num_experts, 1)
+        elements += counts.attention + counts.linear_mixer + counts.dense_mlp + counts.shared_experts + routed
+    return elements / len(kinds)
 
 
 def split_by_cost(model: Model, stages: int) -> list[int]:

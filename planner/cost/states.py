@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from planner.cost import parameters
+from planner.cost import linear_mixer, parameters
 from planner.cost.setting import Setting
 from planner.cost.stage import ChunkLoad
 from planner.cost.terms import Terms
@@ -70,13 +70,19 @@ def layer_local_parameters(kind: LayerKind, setting: Setting, request: PlanReque
 
     Matrices divide over the tensor ranks; norms, the router and the down-projections of multi-head latent
     attention are copied; KV projections are copied beyond one head a rank; routed experts divide over
-    expert and expert-tensor ranks.
+    expert and expert-tensor ranks. Linear mixers divide over the tensor ranks that split them, but for the
+    inner halves of low-rank gates.
     """
     model, t = request.model, setting.tensor_parallel
     counts = parameters.layer_parameters(model, kind)
     dense = (counts.dense_mlp + counts.shared_experts) / t + counts.router + counts.norms
     expert = counts.routed_experts / (setting.expert_parallel * np.asarray(setting.expert_tensor_parallel))
-    return LocalParameters(dense + _attention_local(model, setting, counts.attention), expert)
+    if kind.has_attention:
+        dense = dense + _attention_local(model, setting, counts.attention)
+    if kind.has_linear:
+        split = linear_mixer.split_parameters(model) / linear_mixer.linear_ranks(setting, request)
+        dense = dense + split + linear_mixer.copied_parameters(model)
+    return LocalParameters(dense, expert)
 
 
 def _attention_local(model: Model, setting: Setting, attention: float) -> Any:
@@ -113,7 +119,7 @@ def head_local_parameters(setting: Setting, request: PlanRequest) -> LocalParame
 def mtp_local_parameters(setting: Setting, request: PlanRequest) -> LocalParameters:
     """Parameters of one multi-token-prediction module on one GPU: a layer, a projection, norms."""
     h = request.model.hidden_size
-    layer = layer_local_parameters(request.model.layer_kinds[-1], setting, request)
+    layer = layer_local_parameters(request.model.mtp_kind, setting, request)
     return layer + LocalParameters(2 * h * h / np.asarray(setting.tensor_parallel) + 3 * h)
 
 

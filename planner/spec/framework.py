@@ -33,6 +33,10 @@ class Limits(BaseModel):
     context_parallel_kinds: tuple[ContextParallelKind, ...] = ("ring", "all_gather", "all_to_all")
     replicates_kv_heads: bool = True
     """KV heads fewer than the tensor ranks are copied (Megatron) instead of refused."""
+    linear_tensor_parallel: bool = True
+    """Tensor ranks split linear mixers (state space, linear attention) by heads; else each has them whole."""
+    linear_context_parallel: bool = True
+    """Linear mixers work over context ranks, which trade tokens for heads (all-to-all)."""
     expert_parallel: bool = True
     expert_tensor_parallel: bool = True
     max_tensor_parallel: int | None = None

@@ -224,7 +224,8 @@ class Model(BaseModel):
         if unknown:
             return f"layer_pattern has {unknown[0]!r}; its letters are {' '.join(LAYER_LETTERS)}"
         if pattern and self.num_layers % len(pattern):
-            return f"layer_pattern of {len(pattern)} letters does not repeat evenly to num_layers {self.num_layers}"
+            size = len(pattern)
+            return f"layer_pattern of {size} letters does not repeat evenly to num_layers {self.num_layers}"
         if "E" in pattern and not self.is_moe:
             return "layer_pattern has experts (E), and num_experts is missing"
         if self.attention_gate and self.is_mla:

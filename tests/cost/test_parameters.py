@@ -42,6 +42,7 @@ def test_llama_layer_by_hand() -> None:
     layer = layer_parameters(tiny(), DENSE)
     assert layer.as_dict() == {
         "attention": 192,
+        "linear_mixer": 0,
         "dense_mlp": 384,
         "routed_experts": 0,
         "shared_experts": 0,
