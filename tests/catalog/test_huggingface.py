@@ -17,6 +17,7 @@ from planner.spec.model import Model
 CONFIGS = Path(__file__).parent.parent / "data" / "configs"
 
 EXACT = {
+    "bamba-9b": 9_780_235_392,
     "bloom-176b": 176_247_271_424,
     "bloom-7.1b": 7_069_016_064,
     "command-r-35b": 34_980_831_232,
@@ -32,6 +33,10 @@ EXACT = {
     "falcon-180b": 178_557_088_768,
     "falcon-40b": 41_303_293_952,
     "falcon-7b": 6_921_720_704,
+    "falcon-h1-0.5b": 521_411_104,
+    "falcon-h1-1.5b": 1_554_863_488,
+    "falcon-h1-34b": 33_642_516_224,
+    "falcon-h1-7b": 7_585_648_736,
     "falcon-rw-1b": 1_311_625_216,
     "gemma-2-27b": 27_227_128_320,
     "gemma-2-2b": 2_614_341_888,
@@ -51,6 +56,11 @@ EXACT = {
     "gpt2-xl": 1_557_611_200,
     "granite-3-3b-a800m": 3_298_793_472,
     "granite-3-8b": 8_170_848_256,
+    "granite-4.0-h-1b": 1_461_538_368,
+    "granite-4.0-h-small": 32_207_337_984,
+    "granite-4.0-h-tiny": 6_939_037_248,
+    "hy3-preview": 295_033_543_488,
+    "kimi-linear-48b-a3b": 49_122_681_728,
     "llama-2-70b": 68_976_648_192,
     "llama-2-7b": 6_738_415_616,
     "llama-3-70b": 70_553_706_496,
@@ -68,8 +78,14 @@ EXACT = {
     "moonlight-16b-a3b": 15_960_110_208,
     "mpt-30b": 29_957_200_896,
     "mpt-7b": 6_649_286_656,
+    "nemotron-3-nano-30b-a3b": 31_577_940_288,
     "nemotron-4-15b": 15_628_775_424,
     "nemotron-4-340b": 341_029_195_776,
+    "nemotron-h-47b": 46_791_554_816,
+    "nemotron-h-56b": 56_324_350_464,
+    "nemotron-h-8b": 8_100_852_736,
+    "nemotron-nano-12b-v2": 12_310_001_152,
+    "nemotron-nano-9b-v2": 8_888_227_328,
     "olmo-2-32b": 32_234_279_936,
     "olmo-2-7b": 7_298_617_344,
     "olmo-3-7b": 7_298_011_136,
@@ -90,6 +106,13 @@ EXACT = {
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-32b": 32_762_123_264,
     "qwen3-8b": 8_190_735_360,
+    "qwen3-next-80b-a3b": 79_674_391_296,
+    "qwen3.5-122b-a10b": 122_111_526_912,
+    "qwen3.5-27b": 26_895_998_464,
+    "qwen3.5-35b-a3b": 34_660_610_688,
+    "qwen3.5-397b-a17b": 396_346_350_336,
+    "qwen3.5-4b": 4_205_751_296,
+    "qwen3.5-9b": 8_953_803_264,
     "seed-oss-36b": 36_151_104_512,
     "smollm3-3b": 3_075_098_624,
     "stablelm-2-1.6b": 1_644_515_328,
@@ -134,7 +157,7 @@ def test_every_configuration_and_reader_is_covered() -> None:
 SIZES = {
     "num_hidden_layers": 2, "hidden_size": 1536, "n_layer": 2, "n_embd": 1536, "n_layers": 2, "d_model": 1536,
     "num_attention_heads": 24, "num_key_value_heads": 8, "n_head": 24, "n_heads": 24,
-    "num_experts_per_tok": 2,
+    "num_experts_per_tok": 2, "hybrid_override_pattern": "M*",
 }  # fmt: skip
 
 
@@ -295,10 +318,10 @@ def test_multimodal_wrapper_of_a_known_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"model_type": None}, ["model_type is missing", "known are bloom"]),
+        ({"model_type": None}, ["model_type is missing", "known are bamba"]),
         ({"model_type": 3}, ["model_type must be text, not 3"]),
         ({"model_type": "lama"}, ["'lama' is not supported", "did you mean 'llama'", "mixtral"]),
-        ({"model_type": "nemotron_h"}, ["'nemotron_h' is not supported", "known: bloom"]),
+        ({"model_type": "nope"}, ["'nope' is not supported", "known: bamba"]),
         ({"hidden_size": None}, ["hidden_size is missing"]),
         ({"hidden_size": "64"}, ["hidden_size must be a whole number, not '64'"]),
         ({"hidden_size": True}, ["hidden_size must be a whole number, not True"]),

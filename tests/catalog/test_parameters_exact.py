@@ -59,7 +59,8 @@ def test_total_equals_transformers(path: Path) -> None:
 SMALL = {
     "num_hidden_layers": 4, "hidden_size": 1536, "n_layer": 4, "n_embd": 1536, "n_layers": 4, "d_model": 1536,
     "num_attention_heads": 24, "num_key_value_heads": 8, "n_head": 24, "n_heads": 24,
-    "num_experts_per_tok": 2, "pad_token_id": 0,
+    "num_experts_per_tok": 2, "pad_token_id": 0, "hybrid_override_pattern": "M-*E", "mamba_n_heads": 24,
+    "mamba_d_ssm": 1536,
 }  # fmt: skip
 """Keys of all families side by side: each class takes its own and keeps its defaults for the rest."""
 
@@ -73,6 +74,27 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
         "granite", "nemotron", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared", "llama4_text",
         "deepseek_v2", "deepseek_v3", "glm4_moe", "smollm3",
     )),
+    *((kind, {"attention_bias": True}) for kind in (
+        "bamba", "falcon_h1", "granitemoehybrid", "hy_v3", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text",
+    )),
+    ("bamba", {"mlp_bias": True, "attn_layer_indices": [1, 3], "mamba_conv_bias": False}),
+    ("falcon_h1", {"mlp_bias": True, "mamba_rms_norm": True, "mamba_n_groups": 2}),
+    ("falcon_h1", {"mamba_d_ssm": None, "tie_word_embeddings": True}),
+    ("granitemoehybrid", {"num_local_experts": 0, "shared_intermediate_size": 512}),
+    ("granitemoehybrid", {"layer_types": ["mamba", "attention", "mamba", "mamba"]}),
+    ("granitemoehybrid", {"layer_types": ["attention"] * 4}),
+    ("hy_v3", {"num_shared_experts": 2, "mlp_layer_types": ["dense", "sparse", "dense", "sparse"]}),
+    ("kimi_linear", {"q_lora_rank": 256, "first_k_dense_replace": 2}),
+    ("kimi_linear", {"linear_attn_config": {
+        "full_attn_layers": [2, 4], "kda_layers": [1, 3], "head_dim": 64, "num_heads": 8,
+        "short_conv_kernel_size": 3,
+    }}),
+    ("nemotron_h", {"hybrid_override_pattern": "M*-M", "mlp_bias": True, "use_conv_bias": False}),
+    ("nemotron_h", {"layers_block_type": ["attention", "moe", "mamba", "moe"], "n_routed_experts": 4}),
+    ("nemotron_h", {"ssm_state_size": 64, "n_groups": 2, "mamba_num_heads": 32, "mamba_head_dim": 32}),
+    ("qwen3_next", {"full_attention_interval": 2, "mlp_only_layers": [1], "linear_num_value_heads": 16}),
+    ("qwen3_5_text", {"linear_key_head_dim": 64, "linear_num_key_heads": 8, "linear_conv_kernel_dim": 3}),
+    ("qwen3_5_moe_text", {"layer_types": ["full_attention", "linear_attention"] * 2, "num_experts": 6}),
     ("llama", {"mlp_bias": True, "tie_word_embeddings": True, "head_dim": 32}),
     ("granite", {"mlp_bias": True}),
     ("nemotron", {"mlp_bias": True}),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.catalog import files
-from planner.catalog.huggingface import classic, dense, experts
+from planner.catalog.huggingface import classic, dense, experts, hybrid
 from planner.catalog.huggingface.config import Config
 from planner.errors import BadInput, did_you_mean
 from planner.spec.model import Model
@@ -16,6 +16,7 @@ from planner.spec.model import Model
 Reader = Callable[[Config], dict[str, Any]]
 
 READERS: dict[str, Reader] = {
+    "bamba": hybrid.bamba,
     "bloom": classic.bloom,
     "cohere": dense.cohere,
     "cohere2": dense.cohere2,
@@ -25,6 +26,7 @@ READERS: dict[str, Reader] = {
     "ernie4_5": dense.ernie,
     "exaone4": dense.exaone4,
     "falcon": classic.falcon,
+    "falcon_h1": hybrid.falcon_h1,
     "gemma": dense.gemma,
     "gemma2": dense.gemma2,
     "gemma3_text": dense.gemma3,
@@ -36,8 +38,11 @@ READERS: dict[str, Reader] = {
     "gpt_oss": experts.gpt_oss,
     "granite": dense.granite,
     "granitemoe": experts.granite_moe,
+    "granitemoehybrid": hybrid.granite_hybrid,
     "granitemoeshared": experts.granite_moe,
+    "hy_v3": experts.hy_v3,
     "kimi_k2": experts.deepseek_v3,
+    "kimi_linear": hybrid.kimi_linear,
     "llama": dense.llama,
     "llama4_text": experts.llama4,
     "minimax_m2": experts.minimax_m2,
@@ -46,6 +51,7 @@ READERS: dict[str, Reader] = {
     "mixtral": experts.mixtral,
     "mpt": classic.mpt,
     "nemotron": dense.nemotron,
+    "nemotron_h": hybrid.nemotron_h,
     "olmo": dense.olmo,
     "olmo2": dense.olmo2,
     "olmo3": dense.olmo3,
@@ -56,7 +62,10 @@ READERS: dict[str, Reader] = {
     "qwen2_5_vl_text": dense.qwen2,
     "qwen2_moe": experts.qwen2_moe,
     "qwen3": dense.qwen3,
+    "qwen3_5_moe_text": hybrid.qwen3_5_moe,
+    "qwen3_5_text": hybrid.qwen3_5,
     "qwen3_moe": experts.qwen3_moe,
+    "qwen3_next": hybrid.qwen3_next,
     "qwen3_vl_moe_text": experts.qwen3_moe,
     "qwen3_vl_text": dense.qwen3,
     "seed_oss": dense.seed_oss,
@@ -66,8 +75,33 @@ READERS: dict[str, Reader] = {
 }
 """Reader of every supported ``model_type``."""
 
-TEXT_MODEL_TYPES = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+TEXT_MODEL_TYPES = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
 """Model type of a nested ``text_config`` that does not name its own."""
+
+MAMBA_1 = "its Mamba-1 layers (a scan with its own decay in every channel)"
+INEXPRESSIBLE = {
+    "deepseek_v32": "its attention, which an indexer restricts to some of the tokens,",
+    "deepseek_v4": "its attention, which compresses and selects tokens,",
+    "falcon_mamba": MAMBA_1,
+    "glm_moe_dsa": "its attention, which an indexer restricts to some of the tokens,",
+    "jamba": MAMBA_1,
+    "lfm2": "its layers of short convolutions alone",
+    "lfm2_moe": "its layers of short convolutions alone",
+    "mamba": MAMBA_1,
+    "mamba2": "a model without attention",
+    "minimax": "its lightning attention",
+    "recurrent_gemma": "its RG-LRU layers",
+    "rwkv": "its RWKV layers",
+    "step3p5": "its windowed layers, which have more heads than the others,",
+    "zamba": MAMBA_1,
+    "zamba2": "its attention block, which several layers share,",
+}
+"""Model types that no ``Model`` describes, and what of them has no counterpart here."""
 
 
 def read_config(path: Path) -> Model:
@@ -114,6 +148,11 @@ def _text_part(config: Config) -> Config:
             shared = {"tie_word_embeddings": config.data.get("tie_word_embeddings")}
             data = {**shared, **nested.data, "model_type": nested_kind}
             return Config(config.path, data, nested.section)
+    for inner in (kind, nested.text("model_type")):
+        if inner in INEXPRESSIBLE:
+            raise config.error(
+                "model_type", f"{inner!r} is not supported: {INEXPRESSIBLE[inner]} cannot be said"
+            )
     known = sorted({*READERS, *TEXT_MODEL_TYPES})
     raise config.error(
         "model_type",

@@ -35,7 +35,7 @@ def qwen2_moe(c: Config) -> dict[str, Any]:
         shape
         | {"qkv_bias": c.flag("qkv_bias", True), "shared_expert_gate": True}
         | {"shared_expert_ffn_hidden_size": c.count("shared_expert_intermediate_size", 5632)}
-        | _sparse_experts(c, 60, 4, 1408)
+        | sparse_experts(c, 60, 4, 1408)
     )
 
 
@@ -43,7 +43,7 @@ def qwen3_moe(c: Config) -> dict[str, Any]:
     """Qwen 3 MoE: no shared expert, queries and keys normed per head."""
     shape = decoder(c, Defaults(vocab=151936, mlp=6144, heads=32, kv_heads=4, positions=32768))
     _refuse_windows(c)
-    experts = _sparse_experts(c, 128, 8, 768)
+    experts = sparse_experts(c, 128, 8, 768)
     return shape | biases(c, "attention_bias", False) | {"query_key_norm": "head"} | experts
 
 
@@ -124,6 +124,29 @@ def glm4_moe(c: Config) -> dict[str, Any]:
     )
 
 
+def hy_v3(c: Config) -> dict[str, Any]:
+    """Hy3: one dense layer, then 192 experts with a shared one and DeepSeek's router correction."""
+    shape = decoder(
+        c, Defaults(vocab=120832, mlp=13312, heads=64, kv_heads=8, head_dim=128, positions=131072)
+    )
+    width = c.count("moe_intermediate_size", 1536)
+    dense = tuple(
+        index for index, kind in enumerate(c.items("mlp_layer_types") or ["dense"]) if kind == "dense"
+    )
+    experts = {
+        "num_experts": c.count("num_experts", 192),
+        "experts_per_token": c.count("num_experts_per_tok", 8),
+        "expert_ffn_hidden_size": width,
+        "shared_expert_ffn_hidden_size": width * c.count("num_shared_experts", 1, minimum=0),
+        **(
+            {"num_dense_layers": len(dense)} if dense == tuple(range(len(dense))) else {"dense_layers": dense}
+        ),
+        "router_bias": True,
+    }
+    mlp_bias = {"mlp_bias": c.flag("mlp_bias", False), "query_key_norm": "head"}
+    return shape | biases(c, "attention_bias", False) | mlp_bias | experts
+
+
 def minimax_m2(c: Config) -> dict[str, Any]:
     """MiniMax-M2: 256 experts, queries and keys normed over all channels."""
     shape = decoder(c, Defaults(vocab=200064, mlp=1536, heads=48, kv_heads=8, head_dim=128, positions=196608))
@@ -141,7 +164,7 @@ def _local_experts(
     }
 
 
-def _sparse_experts(c: Config, experts: int, per_token: int, width: int) -> dict[str, Any]:
+def sparse_experts(c: Config, experts: int, per_token: int, width: int) -> dict[str, Any]:
     """Qwen's experts: every ``decoder_sparse_step``-th layer, except ``mlp_only_layers``."""
     key = "num_experts" if c.has("num_experts") else "num_local_experts"
     return {
@@ -213,13 +236,13 @@ def _deepseek_experts(c: Config, defaults: _Experts) -> dict[str, Any]:
             width * c.count("n_shared_experts", defaults.shared, minimum=0) if is_shared else 0
         ),
         "num_dense_layers": c.count("first_k_dense_replace", defaults.first_dense, minimum=0),
-        "router_groups": _router_groups(c),
+        "router_groups": router_groups(c),
     }
 
 
-def _router_groups(c: Config) -> tuple[int, int] | None:
+def router_groups(c: Config, key: str = "n_group") -> tuple[int, int] | None:
     """``n_group`` groups of experts, of which a token uses ``topk_group``; greedy V2 routers ignore both."""
-    if not c.has("n_group") or not c.has("topk_group") or c.data.get("topk_method") == "greedy":
+    if not c.has(key) or not c.has("topk_group") or c.data.get("topk_method") == "greedy":
         return None
-    groups = c.count("n_group"), c.count("topk_group")
+    groups = c.count(key), c.count("topk_group")
     return groups if groups[1] < groups[0] else None
