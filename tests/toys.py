@@ -81,6 +81,22 @@ def tiny_moe() -> PlanRequest:
     return request.model_copy(update={"model": request.model.model_copy(update=moe)})
 
 
+def tiny_hybrid() -> PlanRequest:
+    """``tiny_dense`` with Mamba-2: layers of it and an MLP, attention alone, an MLP alone, and all three."""
+    request = tiny_dense()
+    hybrid = {
+        "name": "tiny-hybrid",
+        "layer_pattern": "L*-P",
+        "linear_mixer": "mamba2",
+        "linear_key_heads": 4,
+        "linear_value_heads": 8,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_conv_bias": True,
+    }
+    return request.model_copy(update={"model": request.model.model_copy(update=hybrid)})
+
+
 def vary(request: PlanRequest, **parts: Any) -> PlanRequest:
     """Copy with changes: ``vary(request, model={"num_layers": 5}, limits={...}, allow_idle=True)``."""
     limits = parts.pop("limits", None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from planner.cost.setting import Setting
+from planner.cost.words import LINEAR_MIXER_WORDS
 from planner.spec.request import PlanRequest
 
 Architecture = Literal["dense", "experts"]
@@ -83,8 +84,12 @@ def family(request: PlanRequest, setting: Setting) -> tuple[str, Architecture, W
 
 
 def error_band_pct(request: PlanRequest, setting: Setting) -> float:
-    """Return the half-width of the band that held 80 % of the published runs of this family. [%]."""
-    return BANDS_PCT.get(family(request, setting), OTHER_BAND_PCT)
+    """Return the half-width of the band that held 80 % of the published runs of this family. [%].
+
+    No run with linear mixers was measured: their band is not below the one of what no run covers.
+    """
+    band = BANDS_PCT.get(family(request, setting), OTHER_BAND_PCT)
+    return max(band, OTHER_BAND_PCT) if request.model.is_hybrid else band
 
 
 def outside_calibration(request: PlanRequest, setting: Setting) -> str | None:
@@ -101,6 +106,8 @@ def outside_calibration(request: PlanRequest, setting: Setting) -> str | None:
         )
     if setting.schedule in UNMEASURED_SCHEDULES:
         reasons.append(f"the schedule {setting.schedule}")
+    if request.model.linear_mixer:
+        reasons.append(f"layers of {LINEAR_MIXER_WORDS[request.model.linear_mixer]}")
     if not reasons:
         return None
     return f"No published run calibrates {', '.join(reasons)}: the step time is an extrapolation."

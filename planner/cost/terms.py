@@ -50,6 +50,7 @@ class StepTime(Terms):
 
     gemm_s: Quantity = 0.0
     attention_s: Quantity = 0.0
+    """Attention without its projections; the chunked scan of a linear mixer as well."""
     elementwise_s: Quantity = 0.0
     embedding_and_loss_s: Quantity = 0.0
     recompute_s: Quantity = 0.0

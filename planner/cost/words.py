@@ -35,6 +35,12 @@ MEMORY_WORDS = {
     "context_bytes": "CUDA context and communicators",
 }
 
+LINEAR_MIXER_WORDS = {
+    "mamba2": "Mamba-2",
+    "gated_delta": "gated delta net",
+    "kimi_delta": "Kimi delta attention",
+}
+
 LETTERS = {
     "tensor_parallel": "t",
     "pipeline_parallel": "p",

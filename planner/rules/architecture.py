@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost import linear_mixer
 from planner.rules.rule import Column, divides, implies, rule
 from planner.rules.words import over_ranks, ranks_words
 from planner.spec.plan import Plan
@@ -21,7 +22,7 @@ AMD_COLUMNS = {"fp8": 16, "mxfp8": 128, "nvfp4": 16}
 
 
 def _dense_mlp(request: PlanRequest) -> bool:
-    return any(not kind.moe for kind in request.model.layer_kinds)
+    return any(kind.mlp and not kind.moe for kind in request.model.layer_kinds)
 
 
 @rule(source="Megatron-LM transformer_config.py: attention heads % tensor ranks; torchtitan decoder.py")
@@ -254,6 +255,12 @@ def _width_alignment(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     if model.is_moe:
         width = model.expert_ffn_hidden_size
         widths.append((f"experts of {width}", width, etp, "expert-tensor"))
+    if model.is_hybrid:
+        width = model.linear_value_heads * model.linear_value_head_dim
+        ranks = t if request.framework.limits.linear_tensor_parallel else 1
+        widths.append((f"linear mixers of {width}", width, ranks, "tensor"))
+        made = linear_mixer.projections(model)[0].columns
+        widths.append((f"their first product of {made}", made, 1, "tensor"))
     wrong = [f"{name} over {ranks} {kind} ranks" for name, n, ranks, kind in widths if n % (ranks * columns)]
     return {"columns": columns, "widths": ", ".join(wrong)}
 
@@ -295,9 +302,13 @@ def low_precision_widths_are_aligned(
     """
     model, t = request.model, np.asarray(tensor_parallel)
     dense = model.ffn_hidden_size if _dense_mlp(request) else 0
+    inner = model.linear_value_heads * model.linear_value_head_dim
+    made = linear_mixer.projections(model)[0].columns if model.is_hybrid else 0
+    inner_ranks = t if request.framework.limits.linear_tensor_parallel else 1
     aligned: Column = True
     for name, columns in _width_multiples(request).items():
         fits = divides(t * columns, model.num_heads * model.head_dim)
+        fits = np.logical_and(fits, divides(inner_ranks * columns, inner) & (made % columns == 0))
         fits = np.logical_and(fits, divides(t * columns, dense))
         fits = np.logical_and(
             fits, divides(np.asarray(expert_tensor_parallel) * columns, model.expert_ffn_hidden_size)

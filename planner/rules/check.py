@@ -13,6 +13,7 @@ from planner.rules.architecture import ARCHITECTURE_RULES
 from planner.rules.batch import BATCH_RULES
 from planner.rules.cluster import CLUSTER_RULES
 from planner.rules.framework import FRAMEWORK_RULES
+from planner.rules.linear_mixer import LINEAR_MIXER_RULES
 from planner.rules.memory import MEMORY_RULES
 from planner.rules.rank_order import RANK_ORDER_RULES
 from planner.rules.rule import Column, Rule
@@ -26,6 +27,7 @@ Value = int | str | bool
 
 RULES: tuple[Rule, ...] = (
     *ARCHITECTURE_RULES,
+    *LINEAR_MIXER_RULES,
     *CLUSTER_RULES,
     *BATCH_RULES,
     *SCHEDULE_RULES,

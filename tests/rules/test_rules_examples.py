@@ -1,7 +1,8 @@
 """Each rule with a plan that it accepts and one that it rejects, and the nearest value it proposes.
 
 Everything is derived from ``tiny_dense`` (8 heads, 4 KV heads, hidden 64, MLP 256, vocabulary 512, 4 layers,
-sequence 128, batch 16, 8 GPUs in nodes of 4) or ``tiny_moe`` (8 experts of width 128).
+sequence 128, batch 16, 8 GPUs in nodes of 4), ``tiny_moe`` (8 experts of width 128) or ``tiny_hybrid`` (8
+Mamba-2 heads in 4 groups).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from toys import TOY, tiny_dense, tiny_moe, vary
+from toys import TOY, tiny_dense, tiny_hybrid, tiny_moe, vary
 
 from planner.cost.memory import memory
 from planner.rules import RULES, Rule, check
@@ -19,6 +20,7 @@ from planner.spec.cluster import Host
 
 DENSE = tiny_dense()
 MOE = tiny_moe()
+HYBRID = tiny_hybrid()
 BY_NAME = {rule.name: rule for rule in RULES}
 
 
@@ -96,6 +98,21 @@ EXAMPLES = [
             {"context_parallel": 4, "context_parallel_kind": "all_to_all", "tensor_parallel": 2},
             {"context_parallel": 3, "context_parallel_kind": "all_to_all", "tensor_parallel": 2}, 2, "",
             vary(DENSE, limits={"replicates_kv_heads_over_context": True})),
+    Example("linear_heads_divide_over_tensor_ranks", {"tensor_parallel": 4}, {"tensor_parallel": 8}, 4,
+            "8 Mamba-2 heads in 4 groups do not split evenly over 8 tensor ranks", HYBRID),
+    Example("linear_heads_divide_over_tensor_ranks", {"tensor_parallel": 2}, {"tensor_parallel": 4}, 2,
+            "8 value and 2 key heads of gated delta net",
+            vary(HYBRID, model={"linear_mixer": "gated_delta", "linear_key_heads": 2})),
+    Example("linear_mixers_work_over_context_ranks", {}, {"context_parallel": 2}, 1,
+            "does not split the sequence of Mamba-2 layers",
+            vary(HYBRID, limits={"linear_context_parallel": False})),
+    # 4 groups over 2 tensor ranks: 2 groups are copied over 4 context ranks, which share 4 heads.
+    Example("linear_heads_divide_over_context_ranks", {"context_parallel": 4, "tensor_parallel": 2},
+            {"context_parallel": 8, "tensor_parallel": 2}, 4, "over 2 tensor ranks do not split",
+            HYBRID),
+    Example("linear_heads_divide_over_context_ranks", {"context_parallel": 4},
+            {"context_parallel": 8}, 4, "8 value and 4 key heads of gated delta net do not split",
+            vary(HYBRID, model={"linear_mixer": "gated_delta"}, limits={"linear_tensor_parallel": False})),
     Example("sequence_divides_over_sequence_ranks", {"tensor_parallel": 2, "sequence_parallel": True},
             {"tensor_parallel": 4, "sequence_parallel": True}, 2, "",
             vary(DENSE, workload={"seq_length": 130})),

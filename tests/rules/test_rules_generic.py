@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from ortools.sat.python import cp_model
-from toys import tiny_dense, tiny_moe, vary
+from toys import tiny_dense, tiny_hybrid, tiny_moe, vary
 
 from planner.rules import RULES, TABULAR_RULES, Rule, check, mask, pin_rules, valid_values
 from planner.rules.encode import TooManyCombinations, allowed_rows, code, decode, encode_all, new_variables
@@ -44,6 +44,10 @@ PINNED = (
 REQUESTS: dict[str, PlanRequest] = {
     "dense": tiny_dense(),
     "moe": tiny_moe(),
+    "hybrid": tiny_hybrid(),
+    "hybrid without context": vary(
+        tiny_hybrid(), model={"linear_mixer": "gated_delta"}, limits={"linear_context_parallel": False}
+    ),
     "pinned": vary(tiny_dense(), pins=PINNED),
     "idle": vary(tiny_moe(), allow_idle=True, max_bubble=None),
     "strict": vary(
