@@ -24,7 +24,15 @@ MEMORY = MemoryHabits(
     reported_unit_bytes=2.0**30,
 )
 
-LIMITS = TORCHTITAN.model_copy(update={"recompute": ("none", "full")})
+LIMITS = TORCHTITAN.model_copy(
+    update={
+        "recompute": ("none", "full"),
+        # Its tensor-parallel plans leave Mamba-2 and gated delta nets whole (optimized_tp_plans.py); it has
+        # context parallelism for both (distributed/context_parallel/mamba.py, models/qwen3_5_moe).
+        "linear_tensor_parallel": False,
+        "linear_context_parallel": True,
+    }
+)
 
 PROFILE = FrameworkProfile(
     name="automodel",

@@ -39,6 +39,9 @@ LIMITS = Limits(
     recompute=("none", "selective", "full"),
     offloads=("none",),
     precisions=("fp32", "bf16", "fp8"),
+    # DeepSeek-V3 has no linear mixers.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
 )
 
 PROFILE = FrameworkProfile(

@@ -6,6 +6,7 @@ from planner.errors import BadInput
 from planner.frameworks.launch import with_stages
 from planner.rules import check
 from planner.spec.framework import FrameworkProfile
+from planner.spec.model import Model
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -62,6 +63,13 @@ def limit_problems(plan: Plan, request: PlanRequest, profile: FrameworkProfile) 
         for violation in check(with_stages(plan, request.model), asked)
         if violation.rule in LIMIT_RULES
     ]
+
+
+def mixer_problems(model: Model, whose: str) -> list[str]:
+    """Return a sentence where a writer's own model code (``whose``) lacks the model's linear mixers."""
+    if not (model.is_hybrid or any(kind.is_single_block for kind in model.layer_kinds)):
+        return []
+    return [f"{whose} has attention and an MLP in every layer, no state space or linear attention"]
 
 
 def refuse(framework: str, problems: list[str]) -> None:

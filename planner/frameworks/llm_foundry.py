@@ -35,6 +35,9 @@ LIMITS = Limits(
     zero_stages_with_pipeline=(),
     hybrid_sharding=True,
     replicates_kv_heads=False,
+    # It shards whole layers alone (FSDP); its models have no linear mixers.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
     expert_parallel=True,
     expert_tensor_parallel=False,
     max_tensor_parallel=1,

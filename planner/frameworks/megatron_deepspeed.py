@@ -71,6 +71,9 @@ LIMITS = Limits(
     offloads=("none", "optimizer"),
     precisions=("fp32", "fp16", "bf16"),
     replicates_kv_heads_over_context=True,
+    # Its GPT has no linear mixers.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
 )
 
 PROFILE = FrameworkProfile(

@@ -33,6 +33,9 @@ LIMITS = Limits(
     hybrid_sharding=True,
     context_parallel_kinds=("all_gather",),
     replicates_kv_heads=False,
+    # Llama has no linear mixers.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
     expert_parallel=False,
     expert_tensor_parallel=False,
     vocab_multiple=1,

@@ -47,6 +47,9 @@ LIMITS = Limits(
     uneven_stages="even",
     recompute=("none", "selective", "full"),
     moe_tensor_needs_sequence_parallel=False,
+    # Its models have no linear mixers.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
 )
 
 PROFILE = FrameworkProfile(

@@ -39,6 +39,19 @@ ODD = TINY.model_copy(
     }
     | {"ffn_hidden_size": 960, "vocab_size": 5040}
 )
+BLOCKS = Model(
+    name="blocks", num_layers=12, layer_pattern="M-M*ME", linear_mixer="mamba2", linear_key_heads=8,
+    linear_value_heads=16, linear_key_head_dim=64, linear_value_head_dim=32, linear_conv_bias=True,
+    hidden_size=256, num_heads=8, num_kv_heads=4, head_dim=32, ffn_hidden_size=768, vocab_size=1024,
+    seq_length=1024, num_experts=8, experts_per_token=2, expert_ffn_hidden_size=256, mtp_depth=1,
+)  # fmt: skip
+DELTA = Model(
+    name="delta", num_layers=8, layer_pattern="LLLA", linear_mixer="gated_delta", linear_key_heads=8,
+    linear_value_heads=16, linear_key_head_dim=64, linear_value_head_dim=32, attention_gate=True,
+    hidden_size=256, num_heads=8, num_kv_heads=4, head_dim=32, ffn_hidden_size=768, vocab_size=1024,
+    seq_length=1024,
+)  # fmt: skip
+"""Hybrids in Megatron's two ways: a letter for every block; a gated delta net in place of attention."""
 CATALOG = (
     "llama-3.1-8b",
     "llama-3.1-70b",
@@ -195,3 +208,14 @@ __all__ = [
     "ABOUT_COST", "ODD", "TINY", "TINY_MOE", "broken", "candidates", "cluster_of", "has_even_stages",
     "legal_plans", "models", "random_plan", "request_of",
 ]  # fmt: skip
+
+
+def written(framework: str, model: Model, count: int) -> Iterator[tuple[Plan, PlanRequest]]:
+    """Random legal plans that the framework can express."""
+    rng, profile = random.Random(f"{framework} {model.name}"), load_framework(framework)
+    while count:
+        plan = random_plan(rng, model, profile)
+        request = request_of(plan, model, profile, 1024)
+        if not broken(plan, request) and not inexpressible(plan, request):
+            count -= 1
+            yield plan, request

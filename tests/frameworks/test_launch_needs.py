@@ -76,9 +76,12 @@ def test_interleaving_over_two_ranks_overlaps_its_sends() -> None:
     assert not told(two.replace("--no-overlap-p2p-communication", ""))
 
 
-def test_state_space_layers_are_said_not_to_be_priced() -> None:
-    (said,) = told("--hybrid-layer-pattern M-M*M-M*")
-    assert said.startswith("--hybrid-layer-pattern: state-space layers are not priced")
+def test_only_layers_that_cannot_be_priced_are_said_not_to_be() -> None:
+    assert not told("--is-hybrid-model --hybrid-layer-pattern M-M*M-M*")
+    (said,) = told("--is-hybrid-model")
+    assert said.startswith("--is-hybrid-model: no --hybrid-layer-pattern says which layers")
+    (said,) = told("--experimental-attention-variant dsa")
+    assert said.endswith("restricts to some of the tokens is priced as attention to all of them")
 
 
 def test_ends_that_leave_an_uneven_middle_are_told_by_their_numbers() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from child import ask
-from launch_plans import broken, candidates, legal_plans
+from launch_plans import BLOCKS, DELTA, broken, candidates, legal_plans, written
 
 from planner.frameworks.files import inexpressible
 from planner.frameworks.megatron.write import arguments_file, environment
 from planner.frameworks.shell import read_script
-from planner.spec import Plan, PlanRequest
+from planner.spec import Model, Plan, PlanRequest
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,6 +36,13 @@ def verdicts(cases: list[tuple[Plan, PlanRequest]]) -> list[str | None]:
 def test_it_accepts_every_plan_that_we_write() -> None:
     cases = legal_plans("megatron", 210)
     assert {plan.precision for plan, _ in cases} >= {"fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"}
+    complaints = [(said, plan) for said, (plan, _) in zip(verdicts(cases), cases, strict=True) if said]
+    assert not complaints, complaints[:3]
+
+
+@pytest.mark.parametrize("model", [BLOCKS, DELTA], ids=["blocks", "delta"])
+def test_it_accepts_every_hybrid_that_we_write(model: Model) -> None:
+    cases = list(written("megatron", model, 40))
     complaints = [(said, plan) for said, (plan, _) in zip(verdicts(cases), cases, strict=True) if said]
     assert not complaints, complaints[:3]
 

@@ -32,6 +32,10 @@ LIMITS = Limits(
     hybrid_sharding=True,
     context_parallel_kinds=("ring", "all_gather"),
     replicates_kv_heads=False,
+    # transformers splits attention and MLP over tensor ranks and gathers what a linear mixer makes; its
+    # context parallelism knows scaled dot-product attention only.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
     expert_parallel=False,
     expert_tensor_parallel=False,
     max_pipeline_parallel=1,

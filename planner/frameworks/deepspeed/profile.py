@@ -35,6 +35,9 @@ LIMITS = Limits(
     hybrid_sharding=False,
     context_parallel_kinds=("all_to_all",),
     replicates_kv_heads=False,
+    # AutoTP splits attention and MLP, Ulysses trades heads in attention alone.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
     expert_parallel=True,
     expert_tensor_parallel=False,
     vocab_multiple=1,

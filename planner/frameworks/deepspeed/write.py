@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.frameworks.bundle import ENVIRONMENT, common_files
 from planner.frameworks.deepspeed.profile import PROFILE
-from planner.frameworks.expressible import limit_problems, refuse
+from planner.frameworks.expressible import limit_problems, mixer_problems, refuse
 from planner.frameworks.megatron.arguments import batch_arguments, model_arguments
 from planner.frameworks.megatron.write import flag
 from planner.frameworks.scripts import Launch, bash_header
@@ -26,6 +26,8 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
         problems.append("experts folded into tensor ranks do not go with Ulysses")
     if plan.offload == "optimizer" and folded:
         problems.append("experts folded into tensor ranks do not go with offload")
+    if plan.pipeline_parallel > 1 or request.framework.name == "megatron-deepspeed":
+        problems += mixer_problems(request.model, "Megatron-DeepSpeed's GPT")
     return problems
 
 
@@ -48,12 +50,15 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
         "Set `TRAIN_SCRIPT`. It gets `--deepspeed --deepspeed_config ds_config.json`, as scripts with "
         "`deepspeed.add_config_arguments` take them. A Hugging Face Trainer script takes `hf_arguments.json` "
         "(TrainingArguments) instead: change the last line of `torchrun.sh`.",
-        'Megatron-DeepSpeed takes `args.sh`: `source args.sh`, then `"${MEGATRON_ARGS[@]}"`.',
     ]
+    fork = {}
+    if not mixer_problems(request.model, "Megatron-DeepSpeed's GPT"):
+        fork = {"args.sh": megatron_arguments(plan, request)}
+        steps.append('Megatron-DeepSpeed takes `args.sh`: `source args.sh`, then `"${MEGATRON_ARGS[@]}"`.')
     return {
         "ds_config.json": json.dumps(config(plan, request), indent=2) + "\n",
         "hf_arguments.json": json.dumps(hf_arguments(plan), indent=2) + "\n",
-        "args.sh": megatron_arguments(plan, request),
+        **fork,
         **common_files(plan, request, launch, steps, notes(plan)),
     }
 

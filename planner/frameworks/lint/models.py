@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from planner.catalog import load_model
 from planner.errors import BadInput
-from planner.frameworks.launch import LaunchFile
-from planner.spec.model import Model
+from planner.frameworks.launch import Found, LaunchFile
+from planner.spec.model import MAX_LAYERS, Model
 
 DECORATION = re.compile(
     r"[-_](mcore|torch[-_]dist|bnb[-_]4bit|4bit|awq|gptq|fp8|bf16|hf|it|base|instruct|chat|thinking|\d{4})$",
@@ -22,6 +23,56 @@ LLAMA_SHAPED = frozenset({"maxtext", "nanotron", "torchtitan"})
 ``LlamaConfig``, MaxText's ``base.yml``, torchtitan's ``Transformer``); Megatron's are GPT's."""
 DEFAULT_VOCABULARY = 128_256
 """Llama 3's, for files that leave the vocabulary to the tokenizer."""
+
+LINEAR_DEFAULTS: dict[str, dict[str, Any]] = {
+    "": {},
+    "mamba2": {
+        "linear_key_heads": 8,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 64,
+        "linear_conv_bias": True,
+    },
+    "gated_delta": {
+        "linear_key_heads": 16,
+        "linear_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+    },
+}
+"""Sizes of linear mixers that megatron-core assumes where flags say none (``transformer_config.py``); a
+Mamba-2's heads fill twice the hidden width."""
+
+
+def said_layers(launch: LaunchFile) -> dict[str, Any]:
+    """Return the kinds of the layers as Megatron's flags say them, as fields of ``Model``; empty: unsaid."""
+    pattern = launch.get("hybrid_pattern")
+    if pattern is not None:
+        fields = {"num_layers": len(pattern.letters), "layer_pattern": pattern.letters}
+        return fields | {"linear_mixer": pattern.mixer, "mtp_depth": pattern.mtp_depth}
+    linear = launch.get("linear_layers")
+    if launch.get("attention_variant") != "gated_delta_net" or linear is None:
+        return {}
+    layers = launch.get("model.num_layers", 0)
+    if layers > MAX_LAYERS:
+        return {}
+    if isinstance(linear, int):
+        linear = [int(bool((layer + 1) % linear)) for layer in range(layers)] if linear else []
+    return {"layer_pattern": "".join("AL"[kind] for kind in linear), "linear_mixer": "gated_delta"}
+
+
+def layers_differ(launch: LaunchFile, model: Model) -> tuple[Found, str] | None:
+    """Return the setting whose layers are not the model's, and what it says of them."""
+    at, said = launch.place("hybrid_pattern", "linear_layers"), said_layers(launch)
+    if at is None or not said:
+        return None
+    letters, own = said["layer_pattern"], model.layer_pattern or "A"
+    own *= model.num_layers // len(own)
+    if letters == own and said["linear_mixer"] == model.linear_mixer:
+        return None
+    theirs = f"{sum(letter in 'LM' for letter in letters)} of {len(letters)}"
+    ours = f"{sum(kind.has_linear for kind in model.layer_kinds)} of {model.num_layers}"
+    order = " in another order" if theirs == ours else ""
+    return at, f"{at.key} has linear mixers in {theirs} layers, {model.name} in {ours}{order}"
 
 
 def named_model(launch: LaunchFile) -> Model | None:
@@ -71,8 +122,14 @@ def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | 
     pattern = launch.get("moe_layers")
     if isinstance(pattern, list) and 1 in pattern:
         said["num_dense_layers"] = pattern.index(1)
+    hybrid = said_layers(launch)
+    if hybrid:
+        defaults |= LINEAR_DEFAULTS[hybrid["linear_mixer"]]
+        if hybrid["linear_mixer"] == "mamba2":
+            width = said.get("linear_value_head_dim", defaults["linear_value_head_dim"])
+            defaults["linear_value_heads"] = 2 * hidden // width
     try:
-        return Model(**(defaults | said))
+        return Model(**(defaults | said | hybrid))
     except ValidationError:
         return None
 

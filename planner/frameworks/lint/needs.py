@@ -44,8 +44,17 @@ RENAMED = {
 _OTHER_PARTS = re.compile(r"^(critic|data|reward_model)\.|^actor_rollout_ref\.(?!actor\.)|\.generation\.")
 """Sections of trainers of agents that speak of something else than the actor's training engine."""
 
-HYBRID = frozenset({"hybrid_layer_pattern", "hybrid_override_pattern", "is_hybrid_model"})
-"""Settings of models with state-space layers between those of attention."""
+UNPRICED: dict[str, tuple[str, str]] = {
+    "is_hybrid_model": (
+        "hybrid_pattern",
+        "no --hybrid-layer-pattern says which layers are state-space layers: all count as attention",
+    ),
+    "experimental_attention_variant=dsa": (
+        "",
+        "attention that an indexer restricts to some of the tokens is priced as attention to all of them",
+    ),
+}
+"""Settings that mean less to the planner than to Megatron, unless the field beside them is read."""
 
 
 def need_findings(launch: LaunchFile, request: PlanRequest | None = None) -> Iterator[Finding]:
@@ -140,11 +149,10 @@ def _two_ranks(said: Said) -> Iterator[Finding]:
 
 
 def _unpriced(launch: LaunchFile, said: Said) -> Iterator[Finding]:
-    for name in sorted(HYBRID & set(said)):
-        message = (
-            f"{said[name].key}: state-space layers are not priced; every layer counts as an attention layer"
-        )
-        yield finding(said[name], "warning", "setting-means-less", message)
+    for name, (field, words) in UNPRICED.items():
+        at = holds(name, said)
+        if at is not None and field not in launch.fields:
+            yield finding(at, "warning", "setting-means-less", f"{_shown(at)}: {words}")
     stage = launch.fields.get("zero_stage")
     if launch.framework == "nanotron" and stage is not None and stage.value > 1:
         message = f"nanotron shards the optimizer alone: {_shown(stage)} runs as 1"

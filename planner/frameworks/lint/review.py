@@ -19,7 +19,7 @@ from planner.frameworks.lint.bare_end import bare_end
 from planner.frameworks.lint.findings import Finding, finding, place
 from planner.frameworks.lint.habits import with_said_habits
 from planner.frameworks.lint.memory import memory_findings
-from planner.frameworks.lint.models import named_model
+from planner.frameworks.lint.models import layers_differ, named_model
 from planner.frameworks.lint.needs import need_findings
 from planner.frameworks.lint.reference import reference_findings
 from planner.frameworks.lint.rounds import ROUNDS, micro_batch_findings, says_rounds
@@ -262,6 +262,9 @@ def _differences(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:
             if ours != setting.value:
                 message = f"{setting.key} says {setting.value}, {request.model.name} has {ours}"
                 yield finding(setting, "warning", "model-differs", message)
+    layers = layers_differ(launch, request.model)
+    if layers is not None:
+        yield finding(layers[0], "warning", "model-differs", layers[1])
     named, at = named_model(launch), launch.place("named_model", "named_flavor")
     if named is not None and at is not None and named.name != request.model.name:
         message = f"the files train {named.name}, the question is about {request.model.name}"

@@ -42,6 +42,9 @@ LIMITS = Limits(
     hybrid_sharding=True,
     context_parallel_kinds=("ring", "all_gather", "all_to_all"),
     replicates_kv_heads=False,
+    # The emitted decoder blocks have no linear mixers.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
     expert_parallel=True,
     expert_tensor_parallel=False,
     vocab_multiple=1,

@@ -5,12 +5,12 @@ A value of True is a flag without value. Names are the parser's destinations (``
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
 from planner.cost.activations import selective_modules
 from planner.frameworks.launch import flow_counts, has_even_stages, with_stages
-from planner.frameworks.megatron.layout import layout_text
+from planner.frameworks.megatron.hybrid import has_blocks, hybrid_arguments, pattern_text
+from planner.frameworks.megatron.layout import layout_text, list_text
 from planner.spec.model import Model
 from planner.spec.plan import FAR_REPLICAS, Plan
 from planner.spec.request import PlanRequest
@@ -47,7 +47,9 @@ def parallel_arguments(plan: Plan, request: PlanRequest) -> Arguments:
     if plan.rank_order == FAR_REPLICAS:
         arguments["use_tp_pp_dp_mapping"] = True
     whole = with_stages(plan, request.model)
-    if plan.pipeline_parallel > 1 and not has_even_stages(whole):
+    if has_blocks(request.model):
+        arguments["hybrid_layer_pattern"] = pattern_text(request.model, flow_counts(whole))
+    elif plan.pipeline_parallel > 1 and not has_even_stages(whole):
         counts = flow_counts(whole)
         arguments["pipeline_model_parallel_layout"] = layout_text(counts, request.model.mtp_depth)
     elif plan.virtual_stages > 1:
@@ -138,7 +140,8 @@ def model_arguments(model: Model) -> Arguments:
         arguments["squared_relu"] = True
     if not model.tied_embeddings:
         arguments["untie_embeddings_and_output_weights"] = True
-    return arguments | _attention_arguments(model) | (_moe_arguments(model) if model.is_moe else {})
+    experts = _moe_arguments(model) if model.is_moe else {}
+    return arguments | _attention_arguments(model) | experts | hybrid_arguments(model)
 
 
 def _bias_arguments(model: Model) -> Arguments:
@@ -180,7 +183,7 @@ def _window_arguments(model: Model) -> Arguments:
     if model.full_attention_layers is None and model.window_pattern:
         arguments["window_attn_skip_freq"] = model.window_pattern
     elif not all(windowed):
-        arguments["window_attn_skip_freq"] = moe_pattern(windowed)
+        arguments["window_attn_skip_freq"] = list_text(windowed)
     return arguments
 
 
@@ -198,15 +201,9 @@ def _moe_arguments(model: Model) -> Arguments:
     if model.shared_expert_ffn_hidden_size:
         arguments["moe_shared_expert_intermediate_size"] = model.shared_expert_ffn_hidden_size
     pattern = [int(kind.moe) for kind in model.layer_kinds]
-    if not all(pattern):
-        arguments["moe_layer_freq"] = moe_pattern(pattern)
+    if not all(pattern) and not has_blocks(model):
+        arguments["moe_layer_freq"] = list_text(pattern)
     return arguments
-
-
-def moe_pattern(pattern: list[int]) -> str:
-    """Write a 0/1 list as the expression that ``--moe-layer-freq`` evaluates: ``([0]*3+[1]*58)``."""
-    runs = [(value, len(list(run))) for value, run in groupby(pattern)]
-    return "(" + "+".join(f"[{value}]*{length}" for value, length in runs) + ")"
 
 
 def all_arguments(plan: Plan, request: PlanRequest) -> dict[str, Arguments]:

@@ -8,6 +8,7 @@ ignored (megatron-core ``pipeline_parallel_layer_layout.py``), and so are the ba
 from __future__ import annotations
 
 import re
+from itertools import groupby
 
 LARGEST = 1_000_000
 """Characters that an expanded layout may have: more is a mistake, not a model."""
@@ -97,3 +98,9 @@ def _repeated(unit: str, times: str) -> str:
     if len(unit) * count > LARGEST:
         raise ValueError(f"the layout has more than {LARGEST} entries")
     return unit * count
+
+
+def list_text(numbers: list[int]) -> str:
+    """Write a 0/1 list as the expression that ``--moe-layer-freq`` evaluates: ``([0]*3+[1]*58)``."""
+    runs = [(value, len(list(run))) for value, run in groupby(numbers)]
+    return "(" + "+".join(f"[{value}]*{length}" for value, length in runs) + ")"

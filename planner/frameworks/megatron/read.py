@@ -29,6 +29,7 @@ from planner.frameworks.launch import (
     yes,
 )
 from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
+from planner.frameworks.megatron.hybrid import read_pattern
 from planner.frameworks.megatron.printed import is_printed, printed_flags
 from planner.frameworks.megatron.split import layout_letters, stage_counts
 from planner.frameworks.megatron.values import (
@@ -116,6 +117,20 @@ KEYS: dict[str, Key] = {
     "qk_pos_emb_head_dim": Key("model.qk_rope_head_dim", positive),
     "v_head_dim": Key("model.v_head_dim", positive),
     "mtp_num_layers": Key("model.mtp_depth", whole),
+    "hybrid_layer_pattern": Key("hybrid_pattern", read_pattern),
+    "hybrid_override_pattern": Key("hybrid_pattern", read_pattern),
+    "experimental_attention_variant": Key("attention_variant", text),
+    "linear_attention_freq": Key("linear_layers", moe_layers),
+    "attention_output_gate": Key("model.attention_gate", yes),
+    "mamba_num_heads": Key("model.linear_value_heads", positive),
+    "mamba_head_dim": Key("model.linear_value_head_dim", positive),
+    "mamba_state_dim": Key("model.linear_key_head_dim", positive),
+    "mamba_num_groups": Key("model.linear_key_heads", positive),
+    "linear_num_key_heads": Key("model.linear_key_heads", positive),
+    "linear_num_value_heads": Key("model.linear_value_heads", positive),
+    "linear_key_head_dim": Key("model.linear_key_head_dim", positive),
+    "linear_value_head_dim": Key("model.linear_value_head_dim", positive),
+    "linear_conv_kernel_dim": Key("model.linear_conv_kernel", positive),
 }
 """Argument names of Megatron (parser destinations) that say something about plan, batch or model."""
 

@@ -23,8 +23,16 @@ def stage_counts(launch: LaunchFile, request: PlanRequest, p: int) -> list[int]:
     """
     if "layout" in launch.fields:
         return [stage.count("t") for stage in laid_out(launch, p)]
+    pattern = launch.get("hybrid_pattern")
+    if pattern is not None and pattern.counts:
+        if len(pattern.counts) % p:
+            raise BadInput(
+                f"the pattern has {len(pattern.counts)} stages, not a multiple of {p} pipeline ranks"
+            )
+        return list(pattern.counts)
     check_stages(p, launch.get("virtual_stages", 1))
-    layers = launch.get("model.num_layers", request.model.num_layers)
+    stated = launch.get("model.num_layers", request.model.num_layers)
+    layers = len(pattern.letters) if pattern is not None else stated
     v = launch.get("virtual_stages", 1)
     if "layers_per_virtual_stage" in launch.fields:
         counted = layers + sum(counted_ends(launch, layers, p))

@@ -9,6 +9,7 @@ from planner.frameworks.bundle import ENVIRONMENT, common_files
 from planner.frameworks.expressible import limit_problems, refuse
 from planner.frameworks.launch import with_stages
 from planner.frameworks.megatron.arguments import all_arguments, recomputed_per_chunk
+from planner.frameworks.megatron.hybrid import has_blocks, hybrid_problems
 from planner.frameworks.megatron.profile import PROFILE
 from planner.frameworks.scripts import Launch, bash_header, nodes
 from planner.spec.framework import FrameworkProfile
@@ -48,7 +49,7 @@ def inexpressible(plan: Plan, request: PlanRequest, profile: FrameworkProfile = 
         problems.append("selective recompute covers every layer, not some of them")
     if plan.offload == "activations":
         problems.append("activation offload of whole stages has no argument")
-    return problems
+    return problems + hybrid_problems(request.model)
 
 
 def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
@@ -60,9 +61,10 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
         Something in the plan has no argument.
     """
     refuse(PROFILE.name, inexpressible(plan, request))
+    entry = "pretrain_hybrid.py" if has_blocks(request.model) else "pretrain_gpt.py"
     launch = Launch(
         version=PROFILE.version,
-        command='"$MEGATRON_PATH/pretrain_gpt.py" "${MEGATRON_ARGS[@]}" "${TRAINING_ARGS[@]}" "$@"',
+        command=f'"$MEGATRON_PATH/{entry}" "${{MEGATRON_ARGS[@]}}" "${{TRAINING_ARGS[@]}}" "$@"',
         environment=environment(plan, request),
         before='MEGATRON_PATH="${MEGATRON_PATH:?set MEGATRON_PATH to a checkout of Megatron-LM}"\n'
         'source "$HERE/args.sh"',

@@ -8,11 +8,14 @@ from typing import Any
 
 from planner.frameworks.bundle import common_files
 from planner.frameworks.expressible import refuse
+from planner.frameworks.launch import has_even_stages, with_stages
 from planner.frameworks.megatron.arguments import all_arguments
+from planner.frameworks.megatron.hybrid import has_blocks, linear_layers
 from planner.frameworks.megatron.write import environment
 from planner.frameworks.megatron.write import inexpressible as megatron_inexpressible
 from planner.frameworks.megatron_bridge.profile import PROFILE
 from planner.frameworks.scripts import Launch, bash_header
+from planner.spec.model import Model
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
 
@@ -31,6 +34,7 @@ RENAMED = {
     "use_tp_pp_dp_mapping": "dist.use_tp_pp_dp_mapping",
     "num_experts": "model.num_moe_experts",
     "ffn_hidden_size": "model.ffn_hidden_size",
+    "hybrid_layer_pattern": "model.hybrid_override_pattern",
 }
 """Parser's name to Bridge's place, where it is not ``model.<same name>``."""
 
@@ -44,6 +48,7 @@ CONSTANTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "use_distributed_optimizer": (),
     "max_position_embeddings": (),
     "vocab_size": (),
+    "spec": (),
     "bf16": (),
     "fp16": (),
     "fp8_format": (),
@@ -92,6 +97,22 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     problems = megatron_inexpressible(plan, request, PROFILE)
     if plan.precision not in MIXED_PRECISION:
         problems.append(f"Bridge has no mixed-precision recipe for {plan.precision}")
+    return problems + _hybrid_problems(plan, request.model)
+
+
+def _hybrid_problems(plan: Plan, model: Model) -> list[str]:
+    """Say what Bridge 0.3.1 (megatron-core 0.16) cannot of a hybrid model that Megatron-LM can."""
+    problems = []
+    if model.linear_mixer == "gated_delta" and plan.context_parallel > 1:
+        problems.append("Bridge's gated delta net has no context parallelism")
+    if not has_blocks(model):
+        return problems
+    if plan.virtual_stages > 1 or not has_even_stages(with_stages(plan, model)):
+        problems.append("Bridge splits the layers of a hybrid model evenly, one chunk a rank")
+    if model.mtp_depth:
+        problems.append("Bridge trains no next-token modules of a hybrid model")
+    if model.linear_mixer == "gated_delta":
+        problems.append("Bridge's hybrid model has Mamba-2 and no gated delta net")
     return problems
 
 
@@ -105,14 +126,7 @@ def overrides(plan: Plan, request: PlanRequest) -> dict[str, Any]:
                 fields |= dict(CONSTANTS[name])
             else:
                 fields[RENAMED.get(name, f"model.{name}")] = value
-    if "model.moe_layer_freq" in fields:
-        fields["model.moe_layer_freq"] = [int(kind.moe) for kind in request.model.layer_kinds]
-    if "model.window_size" in fields:
-        fields["model.window_size"] = [int(side) for side in fields["model.window_size"].split(",")]
-    if isinstance(fields.get("model.window_attn_skip_freq"), str):
-        fields["model.window_attn_skip_freq"] = [
-            int(kind.window is not None) for kind in request.model.layer_kinds
-        ]
+    fields |= _layer_lists(fields, request.model)
     fields["dataset.sequence_length"] = request.workload.seq_length
     if plan.precision in MIXED_PRECISION:
         fields["mixed_precision"] = MIXED_PRECISION[plan.precision]
@@ -121,6 +135,22 @@ def overrides(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     fields["model.vocab_size"] = request.model.vocab_size
     fields["model.should_pad_vocab"] = True
     return fields | _state(plan, request)
+
+
+def _layer_lists(fields: dict[str, Any], model: Model) -> dict[str, Any]:
+    """What Megatron's flags say of the layers as text, as Bridge's fields hold it."""
+    lists: dict[str, Any] = {}
+    if "model.moe_layer_freq" in fields:
+        lists["model.moe_layer_freq"] = [int(kind.moe) for kind in model.layer_kinds]
+    if "model.window_size" in fields:
+        lists["model.window_size"] = [int(side) for side in fields["model.window_size"].split(",")]
+    if isinstance(fields.get("model.window_attn_skip_freq"), str):
+        lists["model.window_attn_skip_freq"] = [int(kind.window is not None) for kind in model.layer_kinds]
+    if isinstance(fields.get("model.linear_attention_freq"), str):
+        lists["model.linear_attention_freq"] = linear_layers(model)
+    if "model.hybrid_override_pattern" in fields:
+        lists["model.hybrid_override_pattern"] = fields["model.hybrid_override_pattern"].replace("|", "")
+    return lists
 
 
 def _state(plan: Plan, request: PlanRequest) -> dict[str, Any]:

@@ -72,6 +72,9 @@ LIMITS = Limits(
     hybrid_sharding=False,
     context_parallel_kinds=("ring",),
     replicates_kv_heads=False,
+    # Llama has no linear mixers.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
     expert_parallel=False,
     expert_tensor_parallel=False,
     vocab_multiple=1,

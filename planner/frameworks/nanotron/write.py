@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from planner.frameworks.bundle import ENVIRONMENT, common_files
-from planner.frameworks.expressible import limit_problems, refuse
+from planner.frameworks.expressible import limit_problems, mixer_problems, refuse
 from planner.frameworks.launch import flow_counts, with_stages
 from planner.frameworks.nanotron.profile import PROFILE
 from planner.frameworks.nanotron.split import split_layers
@@ -21,7 +21,7 @@ ENGINES = {"1f1b": "1f1b", "gpipe": "afab", "none": "1f1b"}
 
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     """Return, in words, everything of the plan that nanotron has no key for."""
-    problems = limit_problems(plan, request, PROFILE)
+    problems = limit_problems(plan, request, PROFILE) + mixer_problems(request.model, "nanotron's Llama code")
     model = request.model
     if model.is_moe or model.is_mla or not model.gated_mlp:
         problems.append("nanotron's Llama code has neither experts, latent attention nor ungated MLPs")

@@ -29,6 +29,9 @@ LIMITS = Limits(
     hybrid_sharding=True,
     context_parallel_kinds=("ring",),
     replicates_kv_heads=False,
+    # The script's decoder has no linear mixers.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
     expert_parallel=False,
     expert_tensor_parallel=False,
     max_context_parallel=1,

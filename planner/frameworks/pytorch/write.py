@@ -7,7 +7,7 @@ from pprint import pformat
 from typing import Any
 
 from planner.frameworks.bundle import ENVIRONMENT, common_files
-from planner.frameworks.expressible import limit_problems, refuse
+from planner.frameworks.expressible import limit_problems, mixer_problems, refuse
 from planner.frameworks.launch import flow_counts, with_stages
 from planner.frameworks.pytorch.profile import PROFILE
 from planner.frameworks.scripts import Launch, bash_header
@@ -45,7 +45,7 @@ PLAN_NUMBERS = (
 
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     """Return, in words, everything of the plan that the script cannot run."""
-    problems = limit_problems(plan, request, PROFILE)
+    problems = limit_problems(plan, request, PROFILE) + mixer_problems(request.model, "the script's decoder")
     model = request.model
     if model.is_moe or model.is_mla or model.mtp_depth or model.sliding_window is not None:
         problems.append("the script trains dense decoders with full attention only")

@@ -54,6 +54,9 @@ LIMITS = Limits(
     hybrid_sharding=True,
     context_parallel_kinds=("ring", "all_gather"),
     replicates_kv_heads=False,
+    # The emitted models have no linear mixers.
+    linear_tensor_parallel=False,
+    linear_context_parallel=False,
     expert_parallel=True,
     expert_tensor_parallel=False,
     vocab_multiple=1,

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from planner.frameworks.bundle import ENVIRONMENT, common_files
-from planner.frameworks.expressible import limit_problems, refuse
+from planner.frameworks.expressible import limit_problems, mixer_problems, refuse
 from planner.frameworks.launch import with_stages
 from planner.frameworks.scripts import Launch, bash_header
 from planner.frameworks.torchtitan.module import module_source, old_model_source
@@ -21,7 +21,9 @@ CONVERTERS = {"fp8": "float8", "mxfp8": "mx"}
 
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     """Return, in words, everything of the plan that torchtitan has no field for."""
-    problems = limit_problems(plan, request, PROFILE)
+    problems = limit_problems(plan, request, PROFILE) + mixer_problems(
+        request.model, "the emitted torchtitan model"
+    )
     if family(request.model) is None and flavor(request.model) is None:
         problems.append(f"torchtitan ships no model code for the architecture of {request.model.name}")
     whole = with_stages(plan, request.model)
