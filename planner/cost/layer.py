@@ -64,12 +64,14 @@ def layer_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> Layer
     gemms = _gemms(kind, setting, request)
     forward = WorkTime(
         gemm_s=sum(_forward_gemm(gemm, setting, request) for gemm in gemms),
-        attention_s=_mixing(kind, setting, request, backward=False),
+        attention_s=_attention(kind, setting, request, backward=False),
+        scan_s=_scan(kind, setting, request, backward=False),
         elementwise_s=elementwise_time(kind, setting, request, backward=False),
     )
     input_gradient = WorkTime(
         gemm_s=sum(_input_gemm(gemm, setting, request) for gemm in gemms),
-        attention_s=_mixing(kind, setting, request, backward=True),
+        attention_s=_attention(kind, setting, request, backward=True),
+        scan_s=_scan(kind, setting, request, backward=True),
         elementwise_s=elementwise_time(kind, setting, request, backward=True),
     )
     weight = WorkTime(
@@ -223,16 +225,10 @@ def _weight_gemm(gemm: Gemm, setting: Setting, request: PlanRequest) -> Any:
     return _product(gemm.n, gemm.k, rows, gemm, setting, request, habits.weight_gradient_slowdown)
 
 
-def _mixing(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
-    """Time of what mixes the tokens of one layer: the attention core, a linear mixer's scan, or both."""
-    if not kind.has_linear:
-        return _attention(kind, setting, request, backward) if kind.has_attention else 0.0
-    scan = linear_mixer.scan_time(setting, request, backward)
-    return scan + _attention(kind, setting, request, backward) if kind.has_attention else scan
-
-
 def _attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
     """Attention core of one layer: a fused kernel, or two batched products and the score kernels."""
+    if not kind.has_attention:
+        return 0.0
     if request.framework.time.attention_kernel == UNFUSED:
         return _unfused_attention(setting, request, backward)
     model, s = request.model, request.workload.seq_length
@@ -247,6 +243,10 @@ def _attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward
         flop, length, heads * b * s / c / QUERY_BLOCK, request.cluster.accelerator,
         request.framework.time.attention_kernel, (query_dim + value_dim) / 2, backward,
     ) / request.framework.time.attention_efficiency  # fmt: skip
+
+
+def _scan(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
+    return linear_mixer.scan_time(setting, request, backward) if kind.has_linear else 0.0
 
 
 def _unfused_attention(setting: Setting, request: PlanRequest, backward: bool) -> Any:
@@ -285,11 +285,10 @@ def _module(name: str, kind: LayerKind, setting: Setting, request: PlanRequest, 
     }
     gemms = [gemm for gemm in _gemms(kind, setting, request) if gemm.name in wanted.get(name, ())]
     seconds = sum((_forward_gemm(gemm, setting, request) for gemm in gemms), 0.0 * forward.total)
-    scan = linear_mixer.scan_time(setting, request, backward=False) if kind.has_linear else 0.0
     if name == "core_attn":
-        return forward.attention_s - scan
+        return forward.attention_s
     if name == "op":  # every second plain product, but the experts' grouped ones all (``RECOMPUTE_DROPS``)
-        return (forward.gemm_s + seconds) / 2 + forward.elementwise_s + scan
+        return (forward.gemm_s + seconds) / 2 + forward.elementwise_s + forward.scan_s
     if name == "elementwise":
         return forward.elementwise_s
     if name in ("moe_act", "layernorm"):

@@ -50,7 +50,8 @@ class StepTime(Terms):
 
     gemm_s: Quantity = 0.0
     attention_s: Quantity = 0.0
-    """Attention without its projections; the chunked scan of a linear mixer as well."""
+    scan_s: Quantity = 0.0
+    """What state-space and linear-attention layers have in the place of attention."""
     elementwise_s: Quantity = 0.0
     embedding_and_loss_s: Quantity = 0.0
     recompute_s: Quantity = 0.0

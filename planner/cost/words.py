@@ -8,6 +8,7 @@ from planner.spec.plan import DEFAULT_ORDER
 TIME_WORDS = {
     "gemm_s": "matrix products",
     "attention_s": "attention",
+    "scan_s": "scan of linear mixers",
     "elementwise_s": "elementwise kernels",
     "embedding_and_loss_s": "embedding and loss",
     "recompute_s": "recomputation",

@@ -17,9 +17,8 @@ class WorkTime(Terms):
 
     gemm_s: Quantity = 0.0
     attention_s: Quantity = 0.0
-    """Of a linear mixer (state space, linear attention) its scan."""
+    scan_s: Quantity = 0.0
     elementwise_s: Quantity = 0.0
-    """Norms, residuals, activations, and a linear mixer's convolution and gate."""
     embedding_and_loss_s: Quantity = 0.0
     recompute_s: Quantity = 0.0
     """The repeated forward work, its communication included."""

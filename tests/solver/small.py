@@ -3,7 +3,7 @@ choices each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, islice
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from reference import settings
 from toys import tiny_dense, tiny_moe, toy_cluster, vary
 
-from planner.spec import PlanRequest
+from planner.spec import Model, PlanRequest
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipe-v")
 
@@ -20,9 +20,11 @@ MOST_SETTINGS = 60
 """Settings of a request that brute force is given."""
 
 
-def small_requests(number: int, first_seed: int = 0) -> Iterator[tuple[int, PlanRequest]]:
+def small_requests(
+    number: int, first_seed: int = 0, make: Callable[[int], PlanRequest] | None = None
+) -> Iterator[tuple[int, PlanRequest]]:
     """That many requests with at most ``MOST_SETTINGS`` settings, each with its seed."""
-    seeded = ((seed, small_request(seed)) for seed in count(first_seed))
+    seeded = ((seed, (make or small_request)(seed)) for seed in count(first_seed))
     small = (
         pair
         for pair in seeded
@@ -69,6 +71,30 @@ def small_request(seed: int) -> PlanRequest:
     cluster = toy_cluster(gpus, gpus_per_node=int(rng.choice([2, 4])))
     request = request.model_copy(update={"cluster": cluster, "max_bubble": bubble, "prefer_simple": False})
     return with_memory(request, float(rng.choice([1.0, 1.0, 1.02, 1.004])))
+
+
+def hybrid_request(seed: int) -> PlanRequest:
+    """``small_request`` with layers of every kind: linear mixers, blocks alone, experts, in random order."""
+    request, rng = small_request(seed), np.random.default_rng(seed)
+    layers, heads = request.model.num_layers + 1, request.model.num_heads
+    letters = list("ALPM*-E" if request.model.is_moe else "ALPM*-")
+    pattern = "".join(rng.choice(letters, size=layers).tolist())
+    hybrid = {
+        "num_layers": layers,
+        "layer_pattern": "M" + pattern[1:],
+        "linear_mixer": str(rng.choice(["mamba2", "gated_delta", "kimi_delta"])),
+        "linear_key_heads": heads // 2,
+        "linear_value_heads": heads,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 8,
+        "attention_gate": bool(rng.random() < 0.5),
+    }
+    limits = {
+        "linear_tensor_parallel": bool(rng.random() < 0.5),
+        "linear_context_parallel": bool(rng.random() < 0.5),
+    }
+    model = Model(**{**request.model.model_dump(), **hybrid})
+    return vary(request, limits=limits).model_copy(update={"model": model})
 
 
 def with_memory(request: PlanRequest, headroom: float) -> PlanRequest:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from checker import faults, price_faults
 from reference import priced_plans
-from small import small_requests
-from toys import tiny_dense, tiny_moe, vary
+from small import hybrid_request, small_requests
+from toys import tiny_dense, tiny_hybrid, tiny_moe, vary
 
 from planner.solver import evaluate, solve
 from planner.solver.scale import TIME_TOLERANCE_S
@@ -41,7 +41,21 @@ def test_the_optimum_equals_brute_force_on_500_more(block: int) -> None:
     assert 5 < sum(solvable) < 50, "the requests should mix solvable and infeasible ones"
 
 
-@pytest.mark.parametrize("make", [tiny_dense, tiny_moe])
+def test_the_optimum_equals_brute_force_on_random_patterns_of_layers() -> None:
+    requests = small_requests(6, first_seed=13, make=hybrid_request)
+    solvable = [agrees_with_brute_force(request) for _, request in requests]
+    assert 2 < sum(solvable) < 6, "the requests should mix solvable and infeasible ones"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4))
+def test_the_optimum_equals_brute_force_on_200_more_patterns(block: int) -> None:
+    requests = small_requests(50, first_seed=10_000 * (block + 1), make=hybrid_request)
+    solvable = [agrees_with_brute_force(request) for _, request in requests]
+    assert 5 < sum(solvable) < 50, "the requests should mix solvable and infeasible ones"
+
+
+@pytest.mark.parametrize("make", [tiny_dense, tiny_moe, tiny_hybrid])
 def test_every_plan_returned_is_sound_and_differs(make: object) -> None:
     request = make()  # type: ignore[operator]
     answer = solve(request, top=5)
