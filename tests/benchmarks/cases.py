@@ -99,7 +99,10 @@ def all_verdicts() -> Iterator[tuple[str, Verdict]]:
         for truth in {**TRUTHS, **MEDIUM_TRUTHS}.get(case_id, []):
             yield level, stated_verdict(case_id, truth)
         if level == "medium" and case_id not in MEDIUM_OUT_OF_REACH:
+            completed = {truth.entry for truth in MEDIUM_TRUTHS.get(case_id, []) if "seq_len" in truth.given}
             for number, entry in enumerate(entries(case)):
+                if number in completed:
+                    continue  # judged above, with the length that the case leaves open
                 verdict = medium_verdict(case, number, entry)
                 if verdict.agrees is not None or case_id not in MEDIUM_TRUTHS:
                     yield level, verdict

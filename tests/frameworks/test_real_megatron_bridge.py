@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from child import ask
-from launch_plans import broken, candidates, legal_plans
+from launch_plans import BLOCKS, DELTA, broken, candidates, legal_plans, written
 
 from planner.frameworks.files import inexpressible, write
-from planner.spec import Plan, PlanRequest
+from planner.spec import Model, Plan, PlanRequest
 
 
 def is_installed() -> bool:
@@ -83,6 +83,17 @@ def test_it_validates_every_plan_that_we_write(tmp_path: Path) -> None:
     assert len(cases) >= 200
     assert {plan.precision for plan, _ in cases} >= {"bf16", "fp16", "fp8", "mxfp8", "nvfp4"}
     assert any(request.model.sliding_window for _, request in cases)
+    assert_validated(cases, tmp_path)
+
+
+@pytest.mark.parametrize("model", [BLOCKS, DELTA], ids=["blocks", "delta"])
+def test_it_validates_every_hybrid_that_we_write(model: Model, tmp_path: Path) -> None:
+    alone = model.model_copy(update={"mtp_depth": 0})
+    assert_validated(list(written("megatron-bridge", alone, 25)), tmp_path)
+
+
+def assert_validated(cases: list[Case], tmp_path: Path) -> None:
+    """Bridge accepts every configuration and holds what the plan says."""
     wrong = []
     for said, (plan, request) in zip(answers(cases, tmp_path), cases, strict=True):
         differs = {

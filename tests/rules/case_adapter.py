@@ -56,7 +56,7 @@ HBM_BYTES = {"TPU v3": 16 * 2.0**30}
 EAGER_LOSS_BYTES = 14.0
 """Bytes of a logit at the peak of an uncompiled loss: 16-bit logits, fp32 copy, log-softmax, gradient.
 torchtitan compiles only when asked to; the planner's profile lies between."""
-OPTIMIZERS = {"Lion": "lion", "SGD": "sgd", "8-bit": "adam-8bit"}
+OPTIMIZERS = {"Lion": "lion", "SGD": "sgd", "8-bit": "adam-8bit", "16-bit": "pure-adam"}
 COMPILED_LOSS_BYTES = 6.0
 """The same compiled."""
 COMPILES_THE_LOSS = ("titan-1610", "titan-1789", "titan-1993")
@@ -67,10 +67,14 @@ PARALLEL_LOSS_BYTES = 4.0
 MODELS = (
     ("V2-Lite|DeepSeek-V3-16B", "deepseek-v2-lite"), ("DeepSeek-(V3|R1)", "deepseek-v3"),
     ("Moonlight", "moonlight-16b-a3b"), ("GLM-4.5-Air", "glm-4.5-air"), ("GLM-4.5", "glm-4.5"),
-    ("Qwen3.*30B", "qwen3-30b-a3b"), ("30B-A3B", "qwen3-30b-a3b"), ("Qwen3-235B", "qwen3-235b-a22b"),
-    ("gpt-oss-120b", "gpt-oss-120b"), ("Mixtral-8x7B", "mixtral-8x7b"), ("Qwen3-32B", "qwen3-32b"),
-    ("MiniMax-M2", "minimax-m2"), ("MPT-30B", "mpt-30b"), ("NeoX-20B", "gpt-neox-20b"),
-    ("BLOOM", "bloom-176b"), ("GPT-2 small", "gpt2-small"), ("MoE", "mixtral-8x7b"),
+    ("Falcon-H1-34B", "falcon-h1-34b"), ("Nemotron-3-Nano", "nemotron-3-nano-30b-a3b"),
+    ("Hy3-preview", "hy3-preview"), ("Qwen3.5.*35B", "qwen3.5-35b-a3b"), ("Qwen3.5-9B", "qwen3.5-9b"),
+    ("Qwen3.5.*122B", "qwen3.5-122b-a10b"), ("Qwen3.5.*397B", "qwen3.5-397b-a17b"),
+    ("Qwen3.5-MoE", "qwen3.5-35b-a3b"), ("Qwen3.*30B", "qwen3-30b-a3b"), ("30B-A3B", "qwen3-30b-a3b"),
+    ("Qwen3-235B", "qwen3-235b-a22b"), ("gpt-oss-120b", "gpt-oss-120b"), ("Mixtral-8x7B", "mixtral-8x7b"),
+    ("Qwen3-32B", "qwen3-32b"), ("MiniMax-M2", "minimax-m2"), ("MPT-30B", "mpt-30b"),
+    ("NeoX-20B", "gpt-neox-20b"), ("BLOOM", "bloom-176b"), ("GPT-2 small", "gpt2-small"),
+    ("MoE", "mixtral-8x7b"),
 )  # fmt: skip
 """Patterns of a case's model to the catalog; else a default shape of its size."""
 
@@ -78,7 +82,7 @@ MODEL_KEYS = {
     "layers": "num_layers", "hidden": "hidden_size", "heads": "num_heads", "kv_heads": "num_kv_heads",
     "head_dim": "head_dim", "ffn": "ffn_hidden_size", "dense_ffn": "ffn_hidden_size", "vocab": "vocab_size",
     "experts": "num_experts", "topk": "experts_per_token", "moe_ffn": "expert_ffn_hidden_size",
-    "first_dense_layers": "num_dense_layers", "tied_embeddings": "tied_embeddings",
+    "first_dense_layers": "num_dense_layers", "tied_embeddings": "tied_embeddings", "mtp": "mtp_depth",
 }  # fmt: skip
 
 OUTCOMES = {
@@ -193,7 +197,7 @@ def _profile(case_id: str, raw: dict[str, Any], plan: Plan) -> FrameworkProfile:
         changes |= {"loss_peak_bytes": EAGER_LOSS_BYTES, "parallel_loss_bytes": PARALLEL_LOSS_BYTES}
     if raw.get("moments") == "bf16":
         changes["optimizer_bytes"] = 8.0
-    optimizer = re.match("Lion|SGD|8-bit", str(raw.get("optimizer")))
+    optimizer = re.match("|".join(OPTIMIZERS), str(raw.get("optimizer")))
     if optimizer:
         profile = with_optimizer(profile, OPTIMIZERS[optimizer.group(0)])
     return profile.model_copy(update={"memory": profile.memory.model_copy(update=changes)})

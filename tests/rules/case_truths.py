@@ -56,6 +56,13 @@ def out_of_memory(*numbers: int, **given: Any) -> list[Truth]:
 
 
 EVEN = {"uneven_stages": "even"}
+SHORT = 512
+"""Stands for HellaSwag's samples, none of which is longer. [token]"""
+HY3 = {
+    "zero": 3, "mbs": 1, "seq_len": SHORT, "recompute": "full", "optimizer": "16-bit Adam",
+}  # fmt: skip
+"""The public recipe: weights in bf16, all layers recomputed, HellaSwag."""
+QWEN35 = {"zero": 3, "mbs": 1, "seq_len": 2048, "mtp": 0}
 
 TRUTHS: dict[str, list[Truth]] = {
     "colossal-3043-12heads-tp8": [
@@ -241,6 +248,12 @@ TRUTHS: dict[str, list[Truth]] = {
         *[Truth(entry=entry, is_legal=True, fits=True) for entry in range(4)],
         *[Truth(entry=entry, given={"vpp": 4}, breaks=("every_stage_holds_something",)) for entry in (0, 1)],
     ],
+    # the public recipe: micro-batch 1, samples of up to 2048 tokens; AutoModel trains no next-token module
+    "automodel-2600-qwen35-35b-ac": [
+        Truth(entry=0, given=QWEN35, is_tight=True),
+        Truth(entry=1, given={**QWEN35, "peak_gib": 56.3}, fits=True, is_legal=True, matches_peak=True),
+        Truth(entry=2, given={**QWEN35, "peak_gib": 48}, fits=True, matches_peak=True),
+    ],
     "s1-13-32b-8vs16": [
         *out_of_memory(0, 2, 3),
         Truth(entry=1, fits=True, is_legal=True),
@@ -274,6 +287,10 @@ def cap(entry: int, longest: int) -> Disagreement:
     )
 
 
+QWEN35_STATES = (
+    "fp32 weights, gradients and two moments of all 34.7 B parameters are 64.6 GiB on each of 8 GPUs; the "
+    "runs peaked below that, so part of their states had fewer bytes (12 to 14 a parameter would do)."
+)
 DISAGREE: dict[tuple[str, int], Disagreement] = {
     ("openrlhf-851-70b-zero2", 1): cap(1, 1728),
     ("s1-13-32b-8vs16", 1): cap(1, 14_400),
@@ -282,14 +299,23 @@ DISAGREE: dict[tuple[str, int], Disagreement] = {
         "(221 GB) and dearer than logits in chunks (95 GB); the case does not say which it was.",
         Truth(entry=4, peak_lies_between_losses=True),
     ),
+    ("automodel-2600-qwen35-35b-ac", 1): Disagreement(
+        QWEN35_STATES, Truth(entry=1, given=QWEN35, fits=True, is_legal=True)
+    ),
+    ("automodel-2600-qwen35-35b-ac", 2): Disagreement(
+        QWEN35_STATES, Truth(entry=2, given={**QWEN35, "peak_gib": 48}, fits=False)
+    ),
+    ("automodel-2546-hy3-64gpu-pp8", 0): Disagreement(
+        "The run kept the experts whole on every expert rank (more replicas do not shard them, says the "
+        "recipe); ZeRO-3 here shards them over the replicas as well.",
+        Truth(given={**HY3, "dp": 16}, fits=True, is_legal=True),
+    ),
 }
 """Case and configuration where the planner says something else than the case."""
 
 OUT_OF_REACH: dict[str, str] = {
-    "automodel-3273-gemma4-31b-frag": "Gemma 4's shape is not stated; the case is about fragmentation.",
-    "automodel-2600-qwen35-35b-ac": "The shape of Qwen3.5-35B-A3B (a vision model) is not stated.",
+    "automodel-3273-gemma4-31b-frag": "Gemma 4's full-attention layers have heads of their own.",
     "trl-6845-qwen3-32b-1m": "Checkpoints offloaded to the host under context parallelism.",
-    "automodel-2589-falcon-h1-tp4": "Hybrid attention and state-space layers, LoRA.",
     "ds-965-estimator-3b": "The estimator's own state formula for an encoder-decoder model, no training run.",
 }
 """High-confidence cases that the planner does not model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from case_truths import HOST, Truth, out_of_memory
+from case_truths import HOST, HY3, SHORT, Truth, out_of_memory
 
 THREE_RANKS = {"tp": 3, "heads": 24, "ffn": 12288, "lift_domain": True}
 SEQUENCE = "sequence_divides_over_sequence_ranks"
@@ -42,21 +42,33 @@ MEDIUM_TRUTHS: dict[str, list[Truth]] = {
     "nnscaler-7-70b-32a40": out_of_memory(0, zero=3, dp=32),
     "mbridge-minimax-ep": out_of_memory(0, 1),
     "colossal-5139-70b-32gpu": [Truth(given={"recompute": "full"}, fits=True)],
+    # experts gathered and kept through the forward pass are ZeRO-2's, resharded ones ZeRO-3's
+    "automodel-2577-nano-v3-epshard": [
+        *out_of_memory(0, zero=2, mbs=1, seq_len=SHORT),
+        Truth(entry=1, given={"zero": 3, "mbs": 1, "seq_len": SHORT}, fits=True, is_legal=True),
+    ],
+    "automodel-2546-hy3-32gpu": [
+        Truth(given={**HY3, "dp": 8, "peak_gib": 74.7}, is_tight=True, matches_peak=True),
+    ],
+    "automodel-2546-hy3-64gpu-pp8": [
+        Truth(entry=0, given={**HY3, "dp": 16}, fits=False),
+        Truth(entry=1, given={**HY3, "dp": 16}, fits=True),
+        Truth(entry=2, given={**HY3, "dp": 8, "peak_gib": 41.8}, fits=True, is_legal=True, matches_peak=True),
+    ],
+    "mbridge-5508-qwen35vl-fsdp": [Truth(entry=1, given={"ep": 2}, fits=True, is_legal=True)],
     "ds-912-100b-zero2-offload": [
         Truth(given={"host_ram_gb": 250, "lift_domain": True}, breaks=(HOST,)),
     ],
 }  # fmt: skip
 
-SHAPE = "The model's shape is not stated and not in the catalog."
+COMPRESSED = "DeepSeek-V4's attention compresses and selects tokens, which no model here can say."
 
 MEDIUM_OUT_OF_REACH: dict[str, str] = {
-    "automodel-2546-hy3-32gpu": SHAPE,
-    "automodel-2546-hy3-64gpu-pp8": SHAPE,
-    "automodel-2577-nano-v3-epshard": "Hybrid attention and state-space layers.",
-    "automodel-2603-qwen35-9b-logits": SHAPE,
-    "automodel-3962-dsv41-flash-h100": SHAPE,
-    "mbridge-dsv4-h100-32": SHAPE,
-    "mbridge-5508-qwen35vl-fsdp": SHAPE,
+    "automodel-2603-qwen35-9b-logits": (
+        "The lengths of its samples, which decide between 38 GiB and more than 77, are not stated."
+    ),
+    "automodel-3962-dsv41-flash-h100": COMPRESSED,
+    "mbridge-dsv4-h100-32": COMPRESSED,
     "axolotl-1428-70b-qlora-fsdp": "Parameters offloaded to the host.",
     "ds-5484-lora13b-v100": "The length of its sequences is not stated.",
     "torchtune-389-7b-16gb": "Fused-in-backward and paged optimizers; SGD's state is tested by itself.",
@@ -69,6 +81,10 @@ MEDIUM_OUT_OF_REACH: dict[str, str] = {
 """Medium-confidence cases that the planner does not model."""
 
 MEDIUM_REASONS: dict[str | tuple[str, int], str] = {
+    "mbridge-5508-qwen35vl-fsdp": (
+        "Megatron-FSDP's double-buffered pools, fp32 gradients on the wire and the vision tower are not in "
+        "the planner's figure."
+    ),
     ("titan-1789-dsv3-16b", 2): (
         "The run filled 96 % of its memory (82 GB); the planner is 13 % above, for all experts on every GPU."
     ),

@@ -97,12 +97,25 @@ def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | 
     said = {
         key.removeprefix("model."): found.value for key, found in launch.fields.items() if "model." in key
     }
-    heads, hidden = said.get("num_heads"), said.get("hidden_size")
-    is_llama = launch.framework in LLAMA_SHAPED
-    if not heads or not hidden:
+    if not said.get("num_heads") or not said.get("hidden_size"):
         return None
+    pattern = launch.get("moe_layers")
+    if isinstance(pattern, list) and 1 in pattern:
+        said["num_dense_layers"] = pattern.index(1)
+    hybrid = said_layers(launch)
+    try:
+        return Model(
+            **({"name": name} | _defaults(launch, said, hybrid.get("linear_mixer", "")) | said | hybrid)
+        )
+    except ValidationError:
+        return None
+
+
+def _defaults(launch: LaunchFile, said: dict[str, Any], mixer: str) -> dict[str, Any]:
+    """What the framework assumes of a model that its files leave unsaid, as fields of ``Model``."""
+    heads, hidden = said["num_heads"], said["hidden_size"]
+    is_llama = launch.framework in LLAMA_SHAPED
     defaults = {
-        "name": name,
         "source": ", ".join(launch.paths),
         "num_kv_heads": heads,
         "head_dim": hidden // heads,
@@ -119,19 +132,11 @@ def model_of(launch: LaunchFile, name: str = "from the launch file") -> Model | 
             "experts_per_token": 2,
             "expert_ffn_hidden_size": said.get("ffn_hidden_size", 4 * hidden),
         }
-    pattern = launch.get("moe_layers")
-    if isinstance(pattern, list) and 1 in pattern:
-        said["num_dense_layers"] = pattern.index(1)
-    hybrid = said_layers(launch)
-    if hybrid:
-        defaults |= LINEAR_DEFAULTS[hybrid["linear_mixer"]]
-        if hybrid["linear_mixer"] == "mamba2":
-            width = said.get("linear_value_head_dim", defaults["linear_value_head_dim"])
-            defaults["linear_value_heads"] = 2 * hidden // width
-    try:
-        return Model(**(defaults | said | hybrid))
-    except ValidationError:
-        return None
+    defaults |= LINEAR_DEFAULTS[mixer]
+    if mixer == "mamba2":
+        width = said.get("linear_value_head_dim", defaults["linear_value_head_dim"])
+        defaults["linear_value_heads"] = 2 * hidden // width
+    return defaults
 
 
 def unknown_model(launch: LaunchFile) -> str | None:

@@ -150,6 +150,7 @@ def _layer_lists(fields: dict[str, Any], model: Model) -> dict[str, Any]:
         lists["model.linear_attention_freq"] = linear_layers(model)
     if "model.hybrid_override_pattern" in fields:
         lists["model.hybrid_override_pattern"] = fields["model.hybrid_override_pattern"].replace("|", "")
+        lists["model.apply_rope_fusion"] = False  # its default, though it has no rotary positions
     return lists
 
 
