@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from toys import tiny_dense, tiny_moe, vary
+from toys import tiny_dense, tiny_hybrid, tiny_moe, vary
 
 from planner.catalog import load_cluster, load_model
 from planner.frameworks import FRAMEWORKS, load_framework
 from planner.spec import Plan, PlanRequest, StagePlan, Workload
 from planner.spec.plan import SCHEDULES
 
-MODELS = ("llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "gemma-3-4b", "qwen3-30b-a3b")
+MODELS = (
+    "llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "gemma-3-4b", "qwen3-30b-a3b",
+    "nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b", "falcon-h1-7b", "kimi-linear-48b-a3b",
+)  # fmt: skip
 MACHINES = ("h100-sxm-80gb", "a100-sxm-80gb", "b200-sxm-180gb", "gb200-nvl72", "mi300x", "tpu-v5p")
 KINDS: Any = ("ring", "all_gather", "all_to_all")
 RANK_ORDERS: Any = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
@@ -38,7 +41,8 @@ def _catalog_request(model: str, machine: str, framework: str) -> PlanRequest:
 def random_request(rng: random.Random) -> PlanRequest:
     """A toy or a published model on a toy or a published machine, with any framework's habits."""
     if rng.random() < 0.4:
-        request = vary(rng.choice((tiny_dense, tiny_moe))(), model={"num_layers": rng.choice((4, 7, 12))})
+        make = rng.choice((tiny_dense, tiny_moe, tiny_hybrid))
+        request = vary(make(), model={"num_layers": rng.choice((4, 7, 12))})
     else:
         request = _catalog_request(rng.choice(MODELS), rng.choice(MACHINES), "megatron")
     return request.model_copy(update={"framework": load_framework(rng.choice(list(FRAMEWORKS)))})
