@@ -65,6 +65,7 @@ SHAPES_OF_FRAMEWORKS = {
     "linear_heads_divide_over_tensor_ranks",
     "linear_mixers_work_over_context_ranks",
     "linear_heads_divide_over_context_ranks",
+    "low_precision_linear_widths_are_aligned",
     "sequence_divides_over_sequence_ranks",
     "tensor_ranks_need_sequence_parallelism",
     "experts_with_tensor_ranks_need_sequence_parallelism",

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost import linear_mixer
 from planner.rules.rule import Column, divides, implies, rule
 from planner.rules.words import over_ranks, ranks_words
 from planner.spec.plan import Plan
@@ -41,12 +40,12 @@ def _kv_copies(_plan: Plan, request: PlanRequest) -> dict[str, Any]:
     numbers=_kv_copies,
 )
 def kv_heads_divide_over_tensor_ranks(request: PlanRequest, tensor_parallel: Column) -> Column:
-    """{request.model.num_kv_heads} KV heads do not split evenly over {tensor_parallel} tensor ranks, and
+    """{request.model.fewest_kv_heads} KV heads do not split evenly over {tensor_parallel} tensor ranks, and
     {request.framework.name} {copies}.
     """
     if request.model.is_mla:
         return divides(tensor_parallel, request.model.num_heads)
-    heads = request.model.num_kv_heads
+    heads = request.model.fewest_kv_heads
     splits = divides(tensor_parallel, heads)
     if not request.framework.limits.replicates_kv_heads:
         return splits
@@ -145,11 +144,11 @@ def _over_tensor(plan: Plan, _request: PlanRequest) -> dict[str, Any]:
 def heads_divide_over_all_to_all_ranks(
     request: PlanRequest, context_parallel: Column, context_parallel_kind: Column, tensor_parallel: Column
 ) -> Column:
-    """{request.model.num_heads} attention and {request.model.num_kv_heads} KV heads{over_tensor_ranks} do not
-    split evenly over {context_parallel} all-to-all context ranks.
+    """{request.model.num_heads} attention and {request.model.fewest_kv_heads} KV heads{over_tensor_ranks} do
+    not split evenly over {context_parallel} all-to-all context ranks.
     """
     model, c, t = request.model, np.asarray(context_parallel), tensor_parallel
-    kv_total = model.num_heads if model.is_mla else model.num_kv_heads
+    kv_total = model.num_heads if model.is_mla else model.fewest_kv_heads
     heads, kv_heads = model.num_heads // t, np.maximum(kv_total // t, 1)
     kv_fits = divides(c, kv_heads)
     if request.framework.limits.replicates_kv_heads_over_context:
@@ -242,12 +241,13 @@ def expert_ranks_divide_the_replicas(
     return divides(np.asarray(expert_parallel) * expert_tensor_parallel, ranks)
 
 
-def _width_multiples(request: PlanRequest) -> dict[str, int]:
+def width_multiples(request: PlanRequest) -> dict[str, int]:
+    """What widths of low-precision products are a multiple of on this accelerator, by format."""
     return AMD_COLUMNS if request.cluster.accelerator.vendor.lower() == "amd" else FP8_COLUMNS
 
 
 def _width_alignment(plan: Plan, request: PlanRequest) -> dict[str, Any]:
-    columns, model = _width_multiples(request).get(plan.precision, 1), request.model
+    columns, model = width_multiples(request).get(plan.precision, 1), request.model
     t, etp = plan.tensor_parallel, plan.expert_tensor_parallel
     widths = [(f"{model.num_heads} heads of {model.head_dim}", model.num_heads * model.head_dim, t, "tensor")]
     if _dense_mlp(request):
@@ -255,12 +255,6 @@ def _width_alignment(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     if model.is_moe:
         width = model.expert_ffn_hidden_size
         widths.append((f"experts of {width}", width, etp, "expert-tensor"))
-    if model.is_hybrid:
-        width = model.linear_value_heads * model.linear_value_head_dim
-        ranks = t if request.framework.limits.linear_tensor_parallel else 1
-        widths.append((f"linear mixers of {width}", width, ranks, "tensor"))
-        made = linear_mixer.projections(model)[0].columns
-        widths.append((f"their first product of {made}", made, 1, "tensor"))
     wrong = [f"{name} over {ranks} {kind} ranks" for name, n, ranks, kind in widths if n % (ranks * columns)]
     return {"columns": columns, "widths": ", ".join(wrong)}
 
@@ -302,13 +296,9 @@ def low_precision_widths_are_aligned(
     """
     model, t = request.model, np.asarray(tensor_parallel)
     dense = model.ffn_hidden_size if _dense_mlp(request) else 0
-    inner = model.linear_value_heads * model.linear_value_head_dim
-    made = linear_mixer.projections(model)[0].columns if model.is_hybrid else 0
-    inner_ranks = t if request.framework.limits.linear_tensor_parallel else 1
     aligned: Column = True
-    for name, columns in _width_multiples(request).items():
+    for name, columns in width_multiples(request).items():
         fits = divides(t * columns, model.num_heads * model.head_dim)
-        fits = np.logical_and(fits, divides(inner_ranks * columns, inner) & (made % columns == 0))
         fits = np.logical_and(fits, divides(t * columns, dense))
         fits = np.logical_and(
             fits, divides(np.asarray(expert_tensor_parallel) * columns, model.expert_ffn_hidden_size)

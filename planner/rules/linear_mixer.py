@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost.linear_mixer import projections, value_width
 from planner.cost.words import LINEAR_MIXER_WORDS
+from planner.rules.architecture import width_multiples
 from planner.rules.rule import Column, divides, implies, rule
 from planner.rules.words import over_ranks
 from planner.spec.model import Model
@@ -79,8 +81,41 @@ def linear_heads_divide_over_context_ranks(
     return implies(np.logical_and(model.is_hybrid, c > 1), fits)
 
 
+def _widths(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    model, columns = request.model, width_multiples(request).get(plan.precision, 1)
+    ranks = plan.tensor_parallel if _splits_over_tensor_ranks(request) else 1
+    wrong = []
+    if value_width(model) % (ranks * columns):
+        wrong.append(f"{value_width(model)} inner columns{over_ranks(tensor=ranks)}")
+    if projections(model)[0].columns % columns:
+        wrong.append(f"{projections(model)[0].columns} columns of its first product")
+    return {"columns": columns, "widths": " and ".join(wrong), "mixer": _mixer_words(model)}
+
+
+@rule(
+    source="Megatron-LM ssm/mamba_mixer.py: first product % 16 for FP8; Transformer Engine: widths % 16",
+    field="tensor_parallel",
+    numbers=_widths,
+)
+def low_precision_linear_widths_are_aligned(
+    request: PlanRequest, precision: Column, tensor_parallel: Column
+) -> Column:
+    """{precision} products need multiples of {columns} columns on each rank, which do not come of {mixer}'s
+    {widths}.
+    """
+    model = request.model
+    made = projections(model)[0].columns if model.is_hybrid else 0
+    ranks = np.asarray(tensor_parallel) if _splits_over_tensor_ranks(request) else 1
+    aligned: Column = True
+    for name, columns in width_multiples(request).items():
+        fits = np.logical_and(divides(ranks * columns, value_width(model)), divides(columns, made))
+        aligned = np.logical_and(aligned, implies(precision == name, fits))
+    return aligned
+
+
 LINEAR_MIXER_RULES = (
     linear_heads_divide_over_tensor_ranks,
     linear_mixers_work_over_context_ranks,
     linear_heads_divide_over_context_ranks,
+    low_precision_linear_widths_are_aligned,
 )

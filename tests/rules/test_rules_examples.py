@@ -113,6 +113,13 @@ EXAMPLES = [
     Example("linear_heads_divide_over_context_ranks", {"context_parallel": 4},
             {"context_parallel": 8}, 4, "8 value and 4 key heads of gated delta net do not split",
             vary(HYBRID, model={"linear_mixer": "gated_delta"}, limits={"linear_tensor_parallel": False})),
+    # 16 heads of 6 over 2 and 4 ranks leave 48 and 24 columns; the first product has 336.
+    Example("low_precision_linear_widths_are_aligned", {"precision": "fp8", "tensor_parallel": 2},
+            {"precision": "fp8", "tensor_parallel": 4}, 2,
+            "which do not come of Mamba-2's 96 inner columns over 4 tensor ranks",
+            vary(HYBRID, model={"linear_value_head_dim": 6, "linear_value_heads": 16})),
+    Example("low_precision_linear_widths_are_aligned", {"precision": "bf16"}, {"precision": "fp8"}, "bf16",
+            "392 columns of its first product", HYBRID),
     Example("sequence_divides_over_sequence_ranks", {"tensor_parallel": 2, "sequence_parallel": True},
             {"tensor_parallel": 4, "sequence_parallel": True}, 2, "",
             vary(DENSE, workload={"seq_length": 130})),
