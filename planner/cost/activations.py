@@ -122,7 +122,7 @@ def layer_saved_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -
     """
     parts = _stream_parts(kind, setting, request)
     if kind.has_attention:
-        parts.update(_attention_parts(setting, request))
+        parts.update(_attention_parts(kind, setting, request))
     if kind.has_linear:
         tokens = tokens_per_micro_batch(setting, request)
         parts.update(linear_mixer.saved_bytes(setting, request, tokens))
@@ -185,8 +185,8 @@ def _token_region(setting: Setting, request: PlanRequest) -> Any:
     return tokens_per_micro_batch(setting, request) / token_region_divisor(setting)
 
 
-def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
-    model, habits = request.model, request.framework.memory
+def _attention_parts(kind: LayerKind, setting: Setting, request: PlanRequest) -> dict[str, Any]:
+    model, habits = request.model.seen_by(kind), request.framework.memory
     t = np.asarray(setting.tensor_parallel)
     tokens = tokens_per_micro_batch(setting, request)
     low = _keeps_low_precision(setting, request)
@@ -212,7 +212,7 @@ def _attention_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
 
 def _eager_norms(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
     """What RMS norms that are written out keep besides their outputs, those of queries and keys included."""
-    model, each = request.model, request.framework.memory.eager_norm_bytes
+    model, each = request.model.seen_by(kind), request.framework.memory.eager_norm_bytes
     if model.norm != "rms" or not each:
         return 0.0
     tokens = tokens_per_micro_batch(setting, request)
@@ -321,13 +321,13 @@ def loss_bytes(setting: Setting, request: PlanRequest) -> Any:
 
 def dummy_gradient_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> Any:
     """16-bit stand-ins for weight gradients, one per distinct local matrix shape of a layer. [byte]."""
-    model, t = request.model, np.asarray(setting.tensor_parallel)
+    model, t = request.model.seen_by(kind), np.asarray(setting.tensor_parallel)
     h, d = model.hidden_size, model.head_dim
     gate = 2 if model.gated_mlp else 1
     matrices: Any = 0.0
     if kind.has_attention:
         heads, queries = model.num_heads / t, 2 if model.attention_gate else 1
-        matrices = h * d * ((queries + 1) * heads + 2 * kv_heads_per_rank(model, setting))
+        matrices = h * d * ((queries + 1) * heads + model.kv_projections * kv_heads_per_rank(model, setting))
     if kind.has_linear:
         split = linear_mixer.split_parameters(model) / linear_mixer.linear_ranks(setting, request)
         matrices = matrices + split + linear_mixer.copied_parameters(model)

@@ -66,7 +66,7 @@ def _stream_bytes(kind: LayerKind, request: PlanRequest, backward: bool) -> floa
 
 def _mixer_bytes(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
     """Rotary embedding and output gate of attention; convolution and norms of a linear mixer."""
-    model, tokens = request.model, tokens_per_micro_batch(setting, request)
+    model, tokens = request.model.seen_by(kind), tokens_per_micro_batch(setting, request)
     moved: Any = 0.0
     if kind.has_attention:
         heads = model.num_heads / np.asarray(setting.tensor_parallel)

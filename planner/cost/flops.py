@@ -50,6 +50,7 @@ def layer_gemms(
     linear_ranks : int or array, optional
         Tensor ranks that split a linear mixer (``linear_mixer.linear_ranks``); all of them by default.
     """
+    model = model.seen_by(kind)
     gemms: list[Gemm] = []
     if kind.has_attention:
         gemms += (
@@ -143,7 +144,8 @@ def _mixing_flop(model: Model, kind: LayerKind, seq_length: int) -> float:
     """Forward FLOPs per token without weights: of attention and of the scan."""
     flop = 0.0
     if kind.has_attention:
-        flop += 2.0 * model.num_heads * sum(attention_dims(model)) * _context(kind, seq_length)
+        dims = attention_dims(model.seen_by(kind))
+        flop += 2.0 * model.num_heads * sum(dims) * _context(kind, seq_length)
     return flop + (linear_mixer.scan_flop_per_token(model) if kind.has_linear else 0.0)
 
 
@@ -158,7 +160,7 @@ def _attention(model: Model, tokens: Any, setting: Setting) -> list[Gemm]:
     h, d = model.hidden_size, model.head_dim
     heads, queries = model.num_heads / np.asarray(setting.tensor_parallel), 2 if model.attention_gate else 1
     return [
-        Gemm("qkv", tokens, (queries * heads + 2 * local_kv_heads(model, setting)) * d, h),
+        Gemm("qkv", tokens, (queries * heads + model.kv_projections * local_kv_heads(model, setting)) * d, h),
         Gemm("attention_out", tokens, h, heads * d),
     ]
 

@@ -230,8 +230,8 @@ def _attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward
     if not kind.has_attention:
         return 0.0
     if request.framework.time.attention_kernel == UNFUSED:
-        return _unfused_attention(setting, request, backward)
-    model, s = request.model, request.workload.seq_length
+        return _unfused_attention(kind, setting, request, backward)
+    model, s = request.model.seen_by(kind), request.workload.seq_length
     b, c = np.asarray(setting.micro_batch), np.asarray(setting.context_parallel)
     heads = model.num_heads / np.asarray(setting.tensor_parallel)
     query_dim, value_dim = attention_dims(model)
@@ -249,8 +249,12 @@ def _scan(kind: LayerKind, setting: Setting, request: PlanRequest, backward: boo
     return linear_mixer.scan_time(setting, request, backward) if kind.has_linear else 0.0
 
 
-def _unfused_attention(setting: Setting, request: PlanRequest, backward: bool) -> Any:
-    model, s, accelerator = request.model, request.workload.seq_length, request.cluster.accelerator
+def _unfused_attention(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:
+    model, s, accelerator = (
+        request.model.seen_by(kind),
+        request.workload.seq_length,
+        request.cluster.accelerator,
+    )
     query_dim, value_dim = attention_dims(model)
     rows = s / np.asarray(setting.context_parallel)
     products = np.asarray(setting.micro_batch) * model.num_heads / setting.tensor_parallel

@@ -196,7 +196,7 @@ def _attention_context_comm(
 ) -> tuple[Any, Any]:
     if not kind.has_attention:
         return 0.0, 0.0
-    model, cluster, group = request.model, request.cluster, context_group(setting)
+    model, cluster, group = request.model.seen_by(kind), request.cluster, context_group(setting)
     c, tokens = np.asarray(setting.context_parallel), tokens_per_micro_batch(setting, request)
     query_dim, value_dim = attention_dims(model)
     heads = model.num_heads / np.asarray(setting.tensor_parallel)

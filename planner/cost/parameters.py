@@ -45,6 +45,7 @@ def layer_parameters(model: Model, kind: LayerKind) -> LayerParameters:
     MLP: ``(3 if gated else 2) h f``; router: ``h E``. Windows change no parameter. A gated attention output
     adds ``h a d``; linear mixers: ``cost.linear_mixer``.
     """
+    model = model.seen_by(kind)
     mixers = LayerParameters(norms=_norms(model, kind))
     if kind.has_attention:
         mixers += LayerParameters(attention=_latent_attention(model) if model.is_mla else _attention(model))
@@ -125,7 +126,7 @@ def active_parameters(model: Model) -> int:
 
 def _attention(model: Model) -> int:
     h, a, g, d = model.hidden_size, model.num_heads, model.num_kv_heads, model.head_dim
-    made = (a * (2 if model.attention_gate else 1) + 2 * g) * d
+    made = (a * (2 if model.attention_gate else 1) + model.kv_projections * g) * d
     weights = h * made + a * d * h
     biases = made * model.qkv_bias + h * model.attention_output_bias
     return weights + biases + a * model.attention_sinks

@@ -73,7 +73,7 @@ def layer_local_parameters(kind: LayerKind, setting: Setting, request: PlanReque
     expert and expert-tensor ranks. Linear mixers divide over the tensor ranks that split them, but for the
     inner halves of low-rank gates.
     """
-    model, t = request.model, setting.tensor_parallel
+    model, t = request.model.seen_by(kind), setting.tensor_parallel
     counts = parameters.layer_parameters(model, kind)
     dense = (counts.dense_mlp + counts.shared_experts) / t + counts.router + counts.norms
     expert = counts.routed_experts / (setting.expert_parallel * np.asarray(setting.expert_tensor_parallel))
@@ -90,7 +90,7 @@ def _attention_local(model: Model, setting: Setting, attention: float) -> Any:
     if model.is_mla:
         copied = model.hidden_size * (model.q_lora_rank + model.kv_lora_rank + model.qk_rope_head_dim)
         return (attention - copied) / t + copied
-    one_head = 2 * model.hidden_size * model.head_dim
+    one_head = model.kv_projections * model.hidden_size * model.head_dim
     kv = model.num_kv_heads * one_head
     return (attention - kv) / t + kv_heads_per_rank(model, setting) * one_head
 

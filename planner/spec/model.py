@@ -112,6 +112,14 @@ class Model(BaseModel):
     """One full-attention layer in every ``window_pattern`` layers when a window is set (0 = none is full)."""
     full_attention_layers: tuple[int, ...] | None = None
     """Indices of the full-attention layers where no pattern describes them (replaces ``window_pattern``)."""
+    full_head_dim: OptionalWidth = 0
+    """Head width of full-attention layers, where windowed ones have ``head_dim`` (0: the same; Gemma 4)."""
+    full_kv_heads: OptionalWidth = 0
+    """KV heads of full-attention layers, where windowed ones have ``num_kv_heads`` (0: the same)."""
+    full_keys_are_values: bool = False
+    """Full-attention layers among windowed ones have no projection of values."""
+    keys_are_values: bool = False
+    """No layer projects values: they are the keys before rotation."""
 
     layer_pattern: str = ""
     """One letter a layer (``LAYER_LETTERS``), or a unit that repeats to ``num_layers``; empty: all ``A``."""
@@ -199,6 +207,12 @@ class Model(BaseModel):
             raise ValueError(
                 f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
             )
+        more, fewer = sorted((self.num_kv_heads, self.full_kv_heads or self.num_kv_heads), reverse=True)
+        if more % fewer or self.num_heads % more:
+            raise ValueError(
+                f"full_kv_heads {self.full_kv_heads} and num_kv_heads {self.num_kv_heads} must divide one "
+                f"another and num_heads {self.num_heads}"
+            )
         if self.is_moe and not 0 < self.experts_per_token <= self.num_experts:
             raise ValueError(f"experts_per_token {self.experts_per_token} is not in 1..{self.num_experts}")
         if self.router_groups is not None and not 0 < self.router_groups[1] <= self.router_groups[0]:
@@ -251,6 +265,35 @@ class Model(BaseModel):
                 f"{self.linear_key_heads}"
             )
         return None
+
+    @property
+    def full_attention(self) -> Model:
+        """The same model with the heads of its full-attention layers in place of the windowed ones'."""
+        if self.sliding_window is None or not (
+            self.full_head_dim or self.full_kv_heads or self.full_keys_are_values
+        ):
+            return self
+        return self.model_copy(
+            update={
+                "head_dim": self.full_head_dim or self.head_dim,
+                "num_kv_heads": self.full_kv_heads or self.num_kv_heads,
+                "keys_are_values": self.keys_are_values or self.full_keys_are_values,
+            }
+        )
+
+    def seen_by(self, kind: LayerKind) -> Model:
+        """Return the model whose heads are those of this kind of layer."""
+        return self if kind.window is not None else self.full_attention
+
+    @property
+    def kv_projections(self) -> int:
+        """Matrices of a layer that make keys and values."""
+        return 1 if self.keys_are_values else 2
+
+    @property
+    def fewest_kv_heads(self) -> int:
+        """KV heads of the layers that have the fewest."""
+        return min(self.num_kv_heads, self.full_attention.num_kv_heads)
 
     @property
     def is_hybrid(self) -> bool:

@@ -45,6 +45,7 @@ EXACT = {
     "gemma-3-1b": 999_885_952,
     "gemma-3-27b": 27_009_346_304,
     "gemma-3-4b": 3_880_263_168,
+    "gemma-4-31b": 30_697_345_280,
     "gemma-7b": 8_537_680_896,
     "glm-4-9b": 9_400_279_040,
     "glm-4.5": 352_797_829_024,
@@ -157,7 +158,7 @@ def test_every_configuration_and_reader_is_covered() -> None:
 SIZES = {
     "num_hidden_layers": 2, "hidden_size": 1536, "n_layer": 2, "n_embd": 1536, "n_layers": 2, "d_model": 1536,
     "num_attention_heads": 24, "num_key_value_heads": 8, "n_head": 24, "n_heads": 24,
-    "num_experts_per_tok": 2, "hybrid_override_pattern": "M*",
+    "num_experts_per_tok": 2, "hybrid_override_pattern": "M*", "hidden_size_per_layer_input": 0,
 }  # fmt: skip
 
 

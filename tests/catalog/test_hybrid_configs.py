@@ -57,6 +57,14 @@ def test_experts_of_nemotron_count_only_where_the_pattern_has_them(tmp_path: Pat
     assert read(tmp_path, **stated, hybrid_override_pattern="M*E").num_experts == 4
 
 
+def test_full_attention_of_gemma_4_has_heads_of_its_own() -> None:
+    model = load_model(CONFIGS / "gemma-4-31b.json")
+    windowed, full = (model.seen_by(kind) for kind in (model.layer_kinds[0], model.layer_kinds[5]))
+    assert (windowed.head_dim, windowed.num_kv_heads, windowed.kv_projections) == (256, 16, 2)
+    assert (full.head_dim, full.num_kv_heads, full.kv_projections) == (512, 4, 1)
+    assert model.fewest_kv_heads == 4
+
+
 def test_granite_without_linear_layers_or_experts_is_a_dense_transformer(tmp_path: Path) -> None:
     model = read(
         tmp_path, model_type="granitemoehybrid", **WIDTHS, num_hidden_layers=2, num_local_experts=0,
@@ -95,6 +103,9 @@ def test_layers_of_kimi_linear_count_from_one(tmp_path: Path) -> None:
          "mamba_d_head times mamba_n_heads 4 is not the inner width 128"),
         ({"model_type": "bamba", "num_hidden_layers": 1, "mamba_n_heads": 4, "mamba_proj_bias": True},
          "mamba_proj_bias is set, which is not supported"),
+        ({"model_type": "gemma4_text", "num_hidden_layers": 2}, "hidden_size_per_layer_input is set or left"),
+        ({"model_type": "gemma4", "text_config": {**WIDTHS, "num_hidden_layers": 2, "enable_moe_block": True}},
+         "text_config.enable_moe_block is set"),
         ({"model_type": "kimi_linear", "num_hidden_layers": 1, "moe_layer_freq": 2},
          "moe_layer_freq differs from 1"),
     ],

@@ -60,7 +60,7 @@ SMALL = {
     "num_hidden_layers": 4, "hidden_size": 1536, "n_layer": 4, "n_embd": 1536, "n_layers": 4, "d_model": 1536,
     "num_attention_heads": 24, "num_key_value_heads": 8, "n_head": 24, "n_heads": 24,
     "num_experts_per_tok": 2, "pad_token_id": 0, "hybrid_override_pattern": "M-*E", "mamba_n_heads": 24,
-    "mamba_d_ssm": 1536,
+    "mamba_d_ssm": 1536, "hidden_size_per_layer_input": 0,
 }  # fmt: skip
 """Keys of all families side by side: each class takes its own and keeps its defaults for the rest."""
 
@@ -84,6 +84,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("granitemoehybrid", {"layer_types": ["mamba", "attention", "mamba", "mamba"]}),
     ("granitemoehybrid", {"layer_types": ["attention"] * 4}),
     ("hy_v3", {"num_shared_experts": 2, "mlp_layer_types": ["dense", "sparse", "dense", "sparse"]}),
+    ("gemma4_text", {"attention_k_eq_v": True, "num_global_key_value_heads": 4, "num_hidden_layers": 12}),
+    ("gemma4_text", {"global_head_dim": 128, "attention_bias": True, "tie_word_embeddings": False}),
     ("kimi_linear", {"q_lora_rank": 256, "first_k_dense_replace": 2}),
     ("kimi_linear", {"linear_attn_config": {
         "full_attn_layers": [2, 4], "kda_layers": [1, 3], "head_dim": 64, "num_heads": 8,

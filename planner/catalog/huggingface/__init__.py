@@ -30,6 +30,7 @@ READERS: dict[str, Reader] = {
     "gemma": dense.gemma,
     "gemma2": dense.gemma2,
     "gemma3_text": dense.gemma3,
+    "gemma4_text": dense.gemma4,
     "glm4": dense.glm4,
     "glm4_moe": experts.glm4_moe,
     "gpt2": classic.gpt2,
@@ -77,6 +78,7 @@ READERS: dict[str, Reader] = {
 
 TEXT_MODEL_TYPES = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
     "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",

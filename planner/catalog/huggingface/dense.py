@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.catalog.huggingface.config import Config
-from planner.catalog.huggingface.shape import Defaults, biases, decoder, windows
+from planner.catalog.huggingface.shape import Defaults, biases, decoder, order, windows
 
 _LAYER_NORM = {"norm": "layer", "norm_vectors": 2}
 
@@ -65,6 +65,24 @@ def gemma3(c: Config) -> dict[str, Any]:
     pattern = c.count("sliding_window_pattern", 6)
     window = windows(c, shape["num_layers"], _window(c, 4096), pattern)
     return shape | biases(c, "attention_bias", False) | window
+
+
+def gemma4(c: Config) -> dict[str, Any]:
+    """Gemma 4 language model, dense: full-attention layers have wider and fewer heads, without values."""
+    shape = decoder(c, _gemma_defaults(262144, 131072), "hidden_activation")
+    shape |= {"norms_per_layer": 4, "query_key_norm": "head"} | biases(c, "attention_bias", False)
+    defaults = {"hidden_size_per_layer_input": True}
+    for key in ("enable_moe_block", "hidden_size_per_layer_input", "num_kv_shared_layers"):
+        if c.data.get(key, defaults.get(key)):
+            raise c.error(key, "is set or left at its default, which is not supported (false or 0 is)")
+    last, window = shape["num_layers"] - 1, windows(c, shape["num_layers"], _window(c, 512), 6)
+    if not c.has("layer_types") and window:
+        full = {*range(5, shape["num_layers"], 6), last}  # the last layer always looks all the way back
+        window = {"sliding_window": window["sliding_window"], **order(tuple(sorted(full)), last + 1)}
+    alone = c.flag("attention_k_eq_v", False)
+    heads = c.count("num_global_key_value_heads", 0, minimum=0) if alone else 0
+    own = {"full_head_dim": c.count("global_head_dim", 512), "full_kv_heads": heads}
+    return shape | window | own | {"full_keys_are_values": alone}
 
 
 def phi3(c: Config) -> dict[str, Any]:
