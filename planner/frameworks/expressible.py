@@ -72,6 +72,13 @@ def mixer_problems(model: Model, whose: str) -> list[str]:
     return [f"{whose} has attention and an MLP in every layer, no state space or linear attention"]
 
 
+def head_problems(model: Model, whose: str) -> list[str]:
+    """Return a sentence where a writer says one kind of heads for all layers and the model has two."""
+    if model.full_attention is model:
+        return []
+    return [f"{whose} has one head size and one number of KV heads for all layers"]
+
+
 def refuse(framework: str, problems: list[str]) -> None:
     """Raise when there is anything that the framework cannot express.
 

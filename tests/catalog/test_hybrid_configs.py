@@ -104,7 +104,7 @@ def test_layers_of_kimi_linear_count_from_one(tmp_path: Path) -> None:
         ({"model_type": "bamba", "num_hidden_layers": 1, "mamba_n_heads": 4, "mamba_proj_bias": True},
          "mamba_proj_bias is set, which is not supported"),
         ({"model_type": "gemma4_text", "num_hidden_layers": 2}, "hidden_size_per_layer_input is set or left"),
-        ({"model_type": "gemma4", "text_config": {**WIDTHS, "num_hidden_layers": 2, "enable_moe_block": True}},
+        ({"model_type": "gemma4", "text_config": {"num_hidden_layers": 2, "enable_moe_block": 1, **WIDTHS}},
          "text_config.enable_moe_block is set"),
         ({"model_type": "kimi_linear", "num_hidden_layers": 1, "moe_layer_freq": 2},
          "moe_layer_freq differs from 1"),

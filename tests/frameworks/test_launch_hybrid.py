@@ -70,6 +70,7 @@ def test_writers_that_load_the_model_by_name_write_it(framework: str) -> None:
     [
         ("kimi-linear-48b-a3b", "Megatron has no Kimi delta attention"),
         ("falcon-h1-7b", "no layer with attention and a linear mixer side by side"),
+        ("gemma-4-31b", "has one head size and one number of KV heads for all layers"),
         ("granite-4.0-h-tiny", "counts a Mamba-2 mixer and the MLP behind it as two layers"),
     ],
 )

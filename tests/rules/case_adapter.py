@@ -67,8 +67,9 @@ PARALLEL_LOSS_BYTES = 4.0
 MODELS = (
     ("V2-Lite|DeepSeek-V3-16B", "deepseek-v2-lite"), ("DeepSeek-(V3|R1)", "deepseek-v3"),
     ("Moonlight", "moonlight-16b-a3b"), ("GLM-4.5-Air", "glm-4.5-air"), ("GLM-4.5", "glm-4.5"),
-    ("Falcon-H1-34B", "falcon-h1-34b"), ("Nemotron-3-Nano", "nemotron-3-nano-30b-a3b"),
-    ("Hy3-preview", "hy3-preview"), ("Qwen3.5.*35B", "qwen3.5-35b-a3b"), ("Qwen3.5-9B", "qwen3.5-9b"),
+    ("Gemma-4-31B", "gemma-4-31b"), ("Falcon-H1-34B", "falcon-h1-34b"),
+    ("Nemotron-3-Nano", "nemotron-3-nano-30b-a3b"), ("Hy3-preview", "hy3-preview"),
+    ("Qwen3.5.*35B", "qwen3.5-35b-a3b"), ("Qwen3.5-9B", "qwen3.5-9b"),
     ("Qwen3.5.*122B", "qwen3.5-122b-a10b"), ("Qwen3.5.*397B", "qwen3.5-397b-a17b"),
     ("Qwen3.5-MoE", "qwen3.5-35b-a3b"), ("Qwen3.*30B", "qwen3-30b-a3b"), ("30B-A3B", "qwen3-30b-a3b"),
     ("Qwen3-235B", "qwen3-235b-a22b"), ("gpt-oss-120b", "gpt-oss-120b"), ("Mixtral-8x7B", "mixtral-8x7b"),

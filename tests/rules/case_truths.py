@@ -248,6 +248,8 @@ TRUTHS: dict[str, list[Truth]] = {
         *[Truth(entry=entry, is_legal=True, fits=True) for entry in range(4)],
         *[Truth(entry=entry, given={"vpp": 4}, breaks=("every_stage_holds_something",)) for entry in (0, 1)],
     ],
+    # the public recipe: weights in bf16, all layers recomputed
+    "automodel-3273-gemma4-31b-frag": peaks(0, recompute="full", optimizer="16-bit Adam", peak_gib=65.67),
     # the public recipe: micro-batch 1, samples of up to 2048 tokens; AutoModel trains no next-token module
     "automodel-2600-qwen35-35b-ac": [
         Truth(entry=0, given=QWEN35, is_tight=True),
@@ -314,7 +316,6 @@ DISAGREE: dict[tuple[str, int], Disagreement] = {
 """Case and configuration where the planner says something else than the case."""
 
 OUT_OF_REACH: dict[str, str] = {
-    "automodel-3273-gemma4-31b-frag": "Gemma 4's full-attention layers have heads of their own.",
     "trl-6845-qwen3-32b-1m": "Checkpoints offloaded to the host under context parallelism.",
     "ds-965-estimator-3b": "The estimator's own state formula for an encoder-decoder model, no training run.",
 }

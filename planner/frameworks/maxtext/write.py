@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from planner.frameworks.bundle import common_files
-from planner.frameworks.expressible import limit_problems, mixer_problems, refuse
+from planner.frameworks.expressible import head_problems, limit_problems, mixer_problems, refuse
 from planner.frameworks.maxtext.profile import PROFILE
 from planner.frameworks.scripts import Launch, bash_header
 from planner.spec.model import Model
@@ -51,9 +51,9 @@ def slices(plan: Plan, request: PlanRequest) -> int:
 
 def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     """Return, in words, everything of the plan that MaxText has no key for."""
-    problems = limit_problems(plan, request, PROFILE) + mixer_problems(
-        request.model, "the emitted MaxText decoder"
-    )
+    whose = "the emitted MaxText decoder"
+    problems = limit_problems(plan, request, PROFILE)
+    problems += mixer_problems(request.model, whose) + head_problems(request.model, whose)
     if plan.zero_stage == 3 and plan.shard_group_size == 1:
         problems.append("one replica has nothing to shard: say ZeRO-0")
     if plan.zero_stage == 1 and plan.shard_group_size != plan.data_parallel:

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from planner.frameworks.bundle import ENVIRONMENT, common_files
-from planner.frameworks.expressible import limit_problems, refuse
+from planner.frameworks.expressible import head_problems, limit_problems, refuse
 from planner.frameworks.launch import with_stages
 from planner.frameworks.megatron.arguments import all_arguments, recomputed_per_chunk
 from planner.frameworks.megatron.hybrid import has_blocks, hybrid_problems
@@ -49,7 +49,7 @@ def inexpressible(plan: Plan, request: PlanRequest, profile: FrameworkProfile = 
         problems.append("selective recompute covers every layer, not some of them")
     if plan.offload == "activations":
         problems.append("activation offload of whole stages has no argument")
-    return problems + hybrid_problems(request.model)
+    return problems + hybrid_problems(request.model) + head_problems(request.model, "Megatron")
 
 
 def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
