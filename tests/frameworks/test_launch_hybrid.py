@@ -79,6 +79,22 @@ def test_megatron_says_what_it_has_no_words_for(model: str, sentence: str) -> No
     assert any(sentence in problem for problem in inexpressible(Plan(), request))
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"recompute": "full"}, "recomputes no whole layers"),
+        ({"pipeline_parallel": 5, "schedule": "1f1b"}, "splits the layers of a hybrid model evenly"),
+    ],
+)
+def test_bridge_says_what_its_hybrid_model_lacks(changes: dict[str, object], sentence: str) -> None:
+    plan = Plan(**changes)
+    request = request_of(plan, BLOCKS, load_framework("megatron-bridge"), 1024)
+    assert any(sentence in problem for problem in inexpressible(plan, request))
+    delta = request_of(Plan(), DELTA, load_framework("megatron-bridge"), 1024)
+    problems = inexpressible(Plan(context_parallel=2), delta)
+    assert "Bridge's gated delta net has no context parallelism" in problems
+
+
 def test_pattern_holds_stages_and_next_token_modules() -> None:
     assert pattern_text(BLOCKS, [4, 2, 6]) == "M-M*|ME|M-M*ME/*E"
     assert read_pattern("M-M*|ME|M-M*ME/*E/*E").counts == (4, 2, 6)

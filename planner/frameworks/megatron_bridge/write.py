@@ -109,6 +109,8 @@ def _hybrid_problems(plan: Plan, model: Model) -> list[str]:
         return problems
     if plan.virtual_stages > 1 or not has_even_stages(with_stages(plan, model)):
         problems.append("Bridge splits the layers of a hybrid model evenly, one chunk a rank")
+    if plan.recompute == "full":
+        problems.append("Bridge's hybrid model recomputes no whole layers")
     if model.mtp_depth:
         problems.append("Bridge trains no next-token modules of a hybrid model")
     if model.linear_mixer == "gated_delta":
