@@ -251,7 +251,7 @@ def _mlp_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
 
 def _moe_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     model, habits = request.model, request.framework.memory
-    h, k, f_e = model.hidden_size, model.experts_per_token, model.expert_ffn_hidden_size
+    h, k, f_e = model.expert_input_size, model.experts_per_token, model.expert_ffn_hidden_size
     tokens = tokens_per_micro_batch(setting, request) / setting.tensor_parallel
     low = _keeps_low_precision(setting, request)
     hidden = _hidden_bytes(request, low)
@@ -260,7 +260,7 @@ def _moe_parts(setting: Setting, request: PlanRequest) -> dict[str, Any]:
     return {
         "shared_hidden": hidden * f_s * tokens,
         "shared_activation": (1.0 if low else 2.0) * f_s * tokens,
-        "routing": 12.0 * model.num_experts * tokens,
+        "routing": (12.0 * model.num_experts + 4.0 * model.expert_latent_size) * tokens,
         "unweighted_tokens": 2.0 * h * routed * habits.keeps_unweighted_tokens,
         "expert_input": (1.0 if low else 2.0) * h * routed,
         "expert_hidden": hidden * f_e * k * tokens,
@@ -335,5 +335,6 @@ def dummy_gradient_bytes(kind: LayerKind, setting: Setting, request: PlanRequest
         width = model.ffn_hidden_size / t
         if kind.moe:
             width = model.expert_ffn_hidden_size / np.asarray(setting.expert_tensor_parallel)
+            h = model.expert_input_size
         matrices = matrices + (gate + 1) * h * width
     return 2.0 * matrices

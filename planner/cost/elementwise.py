@@ -49,7 +49,7 @@ def elementwise_time(kind: LayerKind, setting: Setting, request: PlanRequest, ba
         moved = moved + _mlp_bytes(kind, request, backward) * own
     seconds = memory_bound_time(moved * habits.elementwise_factor, accelerator, "elementwise", kernels)
     if kind.moe and not experts_are_fused(setting, request):
-        permuted = 8.0 * model.hidden_size * model.experts_per_token * own
+        permuted = 8.0 * model.expert_input_size * model.experts_per_token * own
         seconds = seconds + memory_bound_time(permuted, accelerator, "permute", 4)
     return seconds
 

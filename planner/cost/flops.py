@@ -200,16 +200,18 @@ def _mlp(
 
 
 def _experts(model: Model, tokens: Any, setting: Setting) -> list[Gemm]:
-    h, inputs = model.hidden_size, 2 if model.gated_mlp else 1
+    h, inputs, read = model.hidden_size, 2 if model.gated_mlp else 1, model.expert_input_size
     rows = expert_tokens(model, tokens, setting)
     local = model.num_experts / np.asarray(setting.expert_parallel)
     width = model.expert_ffn_hidden_size / np.asarray(setting.expert_tensor_parallel)
     own = tokens / np.asarray(setting.tensor_parallel)
     gemms = [
         Gemm("router", own, model.num_experts, h),
-        Gemm("expert_in", rows, inputs * width, h, local, expert=True),
-        Gemm("expert_out", rows, h, width, local, expert=True),
+        Gemm("expert_in", rows, inputs * width, read, local, expert=True),
+        Gemm("expert_out", rows, read, width, local, expert=True),
     ]
+    if model.expert_latent_size:
+        gemms += [Gemm("latent_down", own, read, h), Gemm("latent_up", own, h, read)]
     if model.shared_expert_ffn_hidden_size:
         gemms += _mlp(model, tokens, setting, model.shared_expert_ffn_hidden_size, "shared")
     return gemms

@@ -161,7 +161,7 @@ def _expert_tensor_comm(kind: LayerKind, setting: Setting, request: PlanRequest)
         return 0.0
     group, model = in_stage(setting.expert_tensor_parallel, 1, setting), request.model
     routed = tokens_per_micro_batch(setting, request) / setting.tensor_parallel * model.experts_per_token
-    message = ELEMENT_BYTES * model.hidden_size * routed * setting.expert_tensor_parallel
+    message = ELEMENT_BYTES * model.expert_input_size * routed * setting.expert_tensor_parallel
     return all_gather_time(message, group, request.cluster) + reduce_scatter_time(
         message, group, request.cluster
     )
@@ -232,7 +232,7 @@ def expert_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> tupl
         return 0.0, 0.0
     model, cluster, habits = request.model, request.cluster, request.framework.time
     tokens = tokens_per_micro_batch(setting, request) / setting.tensor_parallel
-    group, k, h = expert_group(setting), model.experts_per_token, model.hidden_size
+    group, k, h = expert_group(setting), model.experts_per_token, model.expert_input_size
     if habits.deduplicates_dispatch:
         routed = (tokens, h, k, group, cluster)
         dispatch = dispatch_time(*routed, habits.dispatch_bytes, groups=model.router_groups)

@@ -31,6 +31,7 @@ class LayerParameters(Terms):
     """All experts of the layer together."""
     shared_experts: int = 0
     router: int = 0
+    """With the projections to the experts' own width and back, where there are any."""
     norms: int = 0
     """Norms over the hidden width, of queries and keys, and of latent vectors."""
 
@@ -42,8 +43,9 @@ def layer_parameters(model: Model, kind: LayerKind) -> LayerParameters:
     -----
     GQA: ``h a d + 2 h g d + a d h``;
     MLA: ``h q + q a (d_n + d_r) + h (k + d_r) + k a (d_n + d_v) + a d_v h``;
-    MLP: ``(3 if gated else 2) h f``; router: ``h E``. Windows change no parameter. A gated attention output
-    adds ``h a d``; linear mixers: ``cost.linear_mixer``.
+    MLP: ``(3 if gated else 2) h f``; router: ``h E``, and ``2 h l`` where tokens reach the experts at a width
+    of l. Windows change no parameter. A gated attention output adds ``h a d``; linear mixers:
+    ``cost.linear_mixer``.
     """
     model = model.seen_by(kind)
     mixers = LayerParameters(norms=_norms(model, kind))
@@ -58,9 +60,9 @@ def layer_parameters(model: Model, kind: LayerKind) -> LayerParameters:
     h, num_experts = model.hidden_size, model.num_experts
     shared = _mlp(model, model.shared_expert_ffn_hidden_size) if model.shared_expert_ffn_hidden_size else 0
     return mixers + LayerParameters(
-        routed_experts=num_experts * _mlp(model, model.expert_ffn_hidden_size),
+        routed_experts=num_experts * _expert(model),
         shared_experts=shared + (h if model.shared_expert_gate else 0),
-        router=h * num_experts + (num_experts if model.router_bias else 0),
+        router=h * num_experts + (num_experts if model.router_bias else 0) + 2 * h * model.expert_latent_size,
     )
 
 
@@ -120,7 +122,7 @@ def active_parameters(model: Model) -> int:
     """
     idle_experts = model.num_experts - model.experts_per_token
     moe_layers = sum(kind.moe for kind in model.layer_kinds)
-    idle = moe_layers * idle_experts * _mlp(model, model.expert_ffn_hidden_size) if model.is_moe else 0
+    idle = moe_layers * idle_experts * _expert(model) if model.is_moe else 0
     return total_parameters(model) - idle
 
 
@@ -143,6 +145,12 @@ def _latent_attention(model: Model) -> int:
 
 def _mlp(model: Model, width: int) -> int:
     h, inputs = model.hidden_size, 2 if model.gated_mlp else 1
+    return (inputs + 1) * h * width + (inputs * width + h) * model.mlp_bias
+
+
+def _expert(model: Model) -> int:
+    """One routed expert."""
+    h, inputs, width = model.expert_input_size, 2 if model.gated_mlp else 1, model.expert_ffn_hidden_size
     return (inputs + 1) * h * width + (inputs * width + h) * model.mlp_bias
 
 

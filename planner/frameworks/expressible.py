@@ -66,10 +66,15 @@ def limit_problems(plan: Plan, request: PlanRequest, profile: FrameworkProfile) 
 
 
 def mixer_problems(model: Model, whose: str) -> list[str]:
-    """Return a sentence where a writer's own model code (``whose``) lacks the model's linear mixers."""
-    if not (model.is_hybrid or any(kind.is_single_block for kind in model.layer_kinds)):
-        return []
-    return [f"{whose} has attention and an MLP in every layer, no state space or linear attention"]
+    """Say what a writer's own model code (``whose``) lacks: linear mixers, single blocks, latent experts."""
+    problems = []
+    if model.is_hybrid or any(kind.is_single_block for kind in model.layer_kinds):
+        problems.append(
+            f"{whose} has attention and an MLP in every layer, no state space or linear attention"
+        )
+    if model.expert_latent_size:
+        problems.append(f"{whose} sends tokens to the experts at the hidden width only")
+    return problems
 
 
 def head_problems(model: Model, whose: str) -> list[str]:

@@ -145,6 +145,8 @@ class Model(BaseModel):
     num_experts: OptionalWidth = 0
     experts_per_token: OptionalWidth = 0
     expert_ffn_hidden_size: OptionalWidth = 0
+    expert_latent_size: OptionalWidth = 0
+    """Width at which tokens reach the routed experts and return (0: the hidden size; Nemotron 3 Super)."""
     shared_expert_ffn_hidden_size: OptionalWidth = 0
     """Total width of the always-active experts of one layer (0 = none)."""
     num_dense_layers: OptionalWidth = 0
@@ -304,6 +306,11 @@ class Model(BaseModel):
     def is_moe(self) -> bool:
         """Whether any layer is a mixture of experts."""
         return self.num_experts > 0
+
+    @property
+    def expert_input_size(self) -> int:
+        """Width of what a routed expert reads and makes."""
+        return self.expert_latent_size or self.hidden_size
 
     @property
     def is_mla(self) -> bool:

@@ -93,6 +93,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     }}),
     ("nemotron_h", {"hybrid_override_pattern": "M*-M", "mlp_bias": True, "use_conv_bias": False}),
     ("nemotron_h", {"layers_block_type": ["attention", "moe", "mamba", "moe"], "n_routed_experts": 4}),
+    ("nemotron_h", {"moe_latent_size": 256, "moe_shared_expert_intermediate_size": 512}),
     ("nemotron_h", {"ssm_state_size": 64, "n_groups": 2, "mamba_num_heads": 32, "mamba_head_dim": 32}),
     ("qwen3_next", {"full_attention_interval": 2, "mlp_only_layers": [1], "linear_num_value_heads": 16}),
     ("qwen3_5_text", {"linear_key_head_dim": 64, "linear_num_key_heads": 8, "linear_conv_kernel_dim": 3}),

@@ -52,6 +52,13 @@ def test_writers_with_their_own_model_code_refuse(framework: str) -> None:
         write(plan, request)
 
 
+def test_experts_of_a_latent_width_are_written_where_there_is_a_flag() -> None:
+    assert model_arguments(load_model("nemotron-3-super-120b-a12b"))["moe_latent_size"] == 1024
+    model = load_model("qwen3-30b-a3b").model_copy(update={"expert_latent_size": 512})
+    request = request_of(Plan(), model, load_framework("torchtitan"), 1024)
+    assert any("at the hidden width only" in problem for problem in inexpressible(Plan(), request))
+
+
 @pytest.mark.parametrize("framework", ["accelerate", "deepspeed"])
 def test_writers_that_load_the_model_by_name_write_it(framework: str) -> None:
     question = Question(

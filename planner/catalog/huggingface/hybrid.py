@@ -82,7 +82,7 @@ def nemotron_h(c: Config) -> Fields:
         "mlp_bias": c.flag("mlp_bias", False),
         "mtp_depth": c.count("num_nextn_predict_layers", 0, minimum=0),
     }
-    _refuse(c, "use_bias", "moe_latent_size")
+    _refuse(c, "use_bias")
     linear = {
         "linear_mixer": "mamba2",
         "linear_key_heads": c.count("n_groups", 8),
@@ -118,6 +118,7 @@ def _nemotron_experts(c: Config) -> Fields:
         "experts_per_token": c.count("num_experts_per_tok", 2),
         "expert_ffn_hidden_size": c.count("moe_intermediate_size", 7688),
         "shared_expert_ffn_hidden_size": c.count("moe_shared_expert_intermediate_size", 7688, minimum=0),
+        "expert_latent_size": c.count("moe_latent_size", 0),
         "router_bias": True,
         "router_groups": router_groups(c),
     }

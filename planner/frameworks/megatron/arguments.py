@@ -198,6 +198,8 @@ def _moe_arguments(model: Model) -> Arguments:
     }
     if model.experts_per_token == 1:
         arguments["moe_router_pre_softmax"] = True
+    if model.expert_latent_size:
+        arguments["moe_latent_size"] = model.expert_latent_size
     if model.shared_expert_ffn_hidden_size:
         arguments["moe_shared_expert_intermediate_size"] = model.shared_expert_ffn_hidden_size
     pattern = [int(kind.moe) for kind in model.layer_kinds]

@@ -110,6 +110,7 @@ KEYS: dict[str, Key] = {
     "moe_router_topk": Key("model.experts_per_token", positive),
     "moe_ffn_hidden_size": Key("model.expert_ffn_hidden_size", positive),
     "moe_shared_expert_intermediate_size": Key("model.shared_expert_ffn_hidden_size", positive),
+    "moe_latent_size": Key("model.expert_latent_size", positive),
     "moe_layer_freq": Key("moe_layers", moe_layers),
     "q_lora_rank": Key("model.q_lora_rank", positive),
     "kv_lora_rank": Key("model.kv_lora_rank", positive),
