@@ -254,6 +254,8 @@ def review_files(
             raise BadInput(sentence)
     if asked.gpus is None:
         said["gpus"] = gpus_of(launch)
+        if asked.gpus_per_node is None and launch.get("launcher.nodes", 1) > 1:
+            said["gpus_per_node"] = launch.get("launcher.processes_per_node")
     if asked.framework is None:
         said["framework"] = launch.framework
     gpus = said.get("gpus", asked.gpus)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from dialect_files import AXOLOTL, FACTORY, OPENRLHF, SWIFT_TRAINER, TORCHTUNE, VERL_FSDP
 
-from planner.api import question
+from planner.api import Question, question, review_files
 from planner.errors import BadInput
 from planner.frameworks.dialects import dialect_of
 from planner.frameworks.dialects.nemo_rl import bases
@@ -325,3 +325,13 @@ def test_a_dynamic_batch_of_openrlhf_is_one_row_of_tokens() -> None:
 def test_openrlhfs_programs_have_their_own_micro_batch(program: str, micro_batch: int) -> None:
     launch = read_text(f"deepspeed --module openrlhf.cli.train_{program} --bf16\n", "run.sh")
     assert launch.get("micro_batch") == micro_batch  # a reward model's samples are pairs
+
+
+def test_gpus_lie_on_the_nodes_that_a_launcher_starts(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    nodes = "--actor_num_nodes 4 --actor_num_gpus_per_node 2"
+    script.write_text(f"python3 -m openrlhf.cli.train_ppo_ray {nodes} --pretrain Qwen/Qwen2.5-1.5B --bf16\n")
+    cluster = review_files([str(script)], Question(), 0.0).request.cluster
+    assert (cluster.num_gpus, cluster.gpus_per_node) == (8, 2)
+    asked_for = review_files([str(script)], Question(gpus=8), 0.0).request.cluster
+    assert asked_for.gpus_per_node == 8
