@@ -181,10 +181,17 @@ def _allowed(statement: Rule, field: str, plan: Plan, request: PlanRequest) -> t
     """Values that satisfy the rule and, where any are left, every rule about this field alone."""
     alone = tuple(other for other in TABULAR_RULES if other.scope == (field,))
     together = valid_values(field, plan, request, (statement, *alone))
-    return together or valid_values(field, plan, request, (statement,))
+    allowed = together or valid_values(field, plan, request, (statement,))
+    if field == "schedule" != statement.field and plan.pipeline_parallel > 1:
+        return tuple(value for value in allowed if value != "none")  # a pipeline has a schedule
+    return allowed
 
 
 def _closest(allowed: tuple[Value, ...], value: Value) -> list[Value]:
+    """Values by their distance, formats of numbers by that of their widths; other words as they come."""
+    formats = CHOICES["precision"]
+    if value in formats:
+        return sorted(allowed, key=lambda word: abs(formats.index(word) - formats.index(value)))
     if isinstance(value, str):
         return list(allowed)
     return sorted(allowed, key=lambda other: (abs(int(other) - int(value)), int(other)))
