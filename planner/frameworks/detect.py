@@ -11,7 +11,10 @@ _SIGNS: tuple[tuple[str, str], ...] = (
     ("megatron", r"\b(tensor|pipeline)_model_parallel_size \.{3,} "),
     ("megatron-bridge", r"megatron\.bridge|\.(tensor|pipeline|context)(_model)?_parallel_size\s*=(?!=)"),
     ("pytorch", r"^SETTINGS = \{|init_device_mesh\("),
-    ("torchtitan", r"--(parallelism|training)\.|^\[(parallelism|training)\]|torchtitan"),
+    (
+        "torchtitan",
+        r"--(parallelism|training)\.|^\[(parallelism|training)\]|torchtitan|\bMODULE=.*\brun_train\.sh",
+    ),
     ("maxtext", r"\b(ici|dcn)_\w+_parallelism\b|\bper_device_batch_size\s*[=:]"),
     ("deepspeed", r"--(use_)?deepspeed\b|--deepspeed_config_file\b|\"deepspeed\"\s*:"),
     ("megatron", r"--(tensor|pipeline)-model-parallel-size|--num-layers\b|--micro-batch-size|MEGATRON_ARGS"),

@@ -30,6 +30,8 @@ from planner.frameworks.launch import (
 from planner.frameworks.launcher_keys import LAUNCHER_KEYS, is_launcher_flag
 from planner.frameworks.shell import read_flags
 from planner.frameworks.text_formats import python_literals, toml_settings
+from planner.frameworks.torchtitan.profile import MEMORY
+from planner.frameworks.torchtitan.registry import with_registry
 from planner.frameworks.torchtitan.settings import RESHARD, SCHEDULES
 from planner.spec.plan import Plan
 from planner.spec.request import PlanRequest
@@ -67,6 +69,13 @@ def converters(value: Any) -> str | None:
     return "mxfp8" if ".mx" in names else "fp8" if "float8" in names else None
 
 
+def chunked(value: Any) -> dict[str, float]:
+    """Loss bytes of ``ChunkedLossWrapper``: logits of one chunk, whose backward pass follows at once."""
+    count = positive(value)
+    parts = {"loss_peak_bytes": MEMORY.loss_peak_bytes, "parallel_loss_bytes": MEMORY.parallel_loss_bytes}
+    return {"loss_saved_bytes": 0.0} | {name: size / count for name, size in parts.items()}
+
+
 def _first(value: Any) -> str:
     """A name without the arguments that a script passes on behind it."""
     return str(value[0] if isinstance(value, list) and value else value)
@@ -92,6 +101,10 @@ KEYS: dict[str, Key] = {
     "training.local_batch_size": Key("local_batch", positive),
     "training.global_batch_size": Key("global_batch", whole),
     "training.seq_len": Key("seq_length", positive),
+    "training.max_context_length": Key("seq_length", positive),
+    "training.num_tokens_per_microbatch_per_dp_rank": Key("micro_batch_tokens", positive),
+    "training.num_tokens_per_train_step": Key("step_tokens", whole),
+    "parallelism.num_pp_microbatches": Key("pipeline_accumulation", positive),
     "training.mixed_precision_param": Key("dtype", text),
     "activation_checkpoint.mode": Key("recompute", mapped({w: w for w in ("none", "selective", "full")})),
     "ACTIVATION_CHECKPOINT": Key("recompute", mapped({w: w for w in ("none", "selective", "full")})),
@@ -101,6 +114,7 @@ KEYS: dict[str, Key] = {
     "config": Key("named_model", _first),
     "job.config_file": Key("config_file", text),
     "model.converters": Key("low_precision", converters),
+    "loss.num_chunks": Key("memory", chunked),
     "MODEL.n_layers": Key("model.num_layers", positive),
     "MODEL.dim": Key("model.hidden_size", positive),
     "MODEL.n_heads": Key("model.num_heads", positive),
@@ -112,6 +126,8 @@ KEYS: dict[str, Key] = {
     "MODEL.top_k": Key("model.experts_per_token", positive),
     "MODEL.moe_hidden_dim": Key("model.expert_ffn_hidden_size", positive),
 }
+BATCHES = {"local_batch", "global_batch", "micro_batch_tokens", "step_tokens"}
+"""Fields that say a batch: in sequences, and in tokens since the releases of summer 2026."""
 SECTIONS = {"PARALLELISM": "parallelism", "TRAINING": "training"}
 """Constants of a registry module and the section they stand for."""
 
@@ -164,7 +180,7 @@ def read(source: str, path: str) -> LaunchFile:
     elif re.search(r"(?m)^\s*\[[a-z_.]+\]", source) and not re.search(r"--(parallelism|training)\.", source):
         found = toml_settings(source, path)
     else:
-        found = [*_flags(source, path), *_subcommand(source, path)]
+        found = with_registry([*_flags(source, path), *_subcommand(source, path)], DEPRECATED)
     launchers = {name.removeprefix("--"): key for name, key in LAUNCHER_KEYS.items()}
     return collect("torchtitan", found, KEYS | launchers, _is_known, DEPRECATED | GONE)
 
@@ -194,10 +210,12 @@ def _own_value(value: Any) -> Any:
 
 
 def _subcommand(source: str, path: str) -> list[Found]:
-    """``activation-checkpoint:full`` at the end of a command line, ``CONFIG_FILE=...`` at its beginning."""
+    """``activation-checkpoint:full`` at the end of a command line; variables before ``run_train.sh``."""
     patterns = {
         "activation_checkpoint.mode": r"\bactivation-checkpoint:([A-Za-z_-]+)",
         "job.config_file": r"(?m)^[^#\n]*\bCONFIG_FILE=[\"']?([\w./${}-]+\.toml)",
+        "config": r"(?m)^[^#\n]*\bCONFIG=[\"']?(\w+)[\"']?\b[^#\n]*\brun_train\.sh",
+        "nproc_per_node": r"(?m)^[^#\n]*\bNGPU=[\"']?(\d+)[\"']?\b[^#\n]*\brun_train\.sh",
     }
     found = {key: re.search(pattern, source) for key, pattern in patterns.items()}
     return [
@@ -215,16 +233,14 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     BadInput
         The degrees do not multiply to the GPUs, or the batch does not divide.
     """
-    if "config_file" in launch.fields and not {"local_batch", "global_batch"} & set(launch.fields):
-        raise BadInput(f"the batch stands in {launch.get('config_file')}: name it together with the script")
+    _ask_for_the_batch(launch)
     t, c, p = (launch.get(name, 1) for name in ("tensor_parallel", "context_parallel", "pipeline_parallel"))
     rep, shard = _data_degrees(launch, request, t * c * p)
     d = rep * shard
     zero, group = _sharding(launch, shard * c, p)
-    b = _pipeline_micro_batch(launch) if p > 1 else launch.get("local_batch", 8)
-    global_batch = launch.get("global_batch", -1)
+    b, local, global_batch = _batches(launch, request.workload.seq_length, p)
     if global_batch <= 0:
-        global_batch = launch.get("local_batch", 8) * d
+        global_batch = local * d
     schedule = launch.get("schedule", "1f1b") if p > 1 else "none"
     counts, v = _layout(launch, request, p, schedule)
     plan = make_plan(
@@ -249,6 +265,40 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     )
     stages = stages_of(counts, plan) if counts else even_stages(request.model, plan)
     return plan.model_copy(update={"stages": stages})
+
+
+def _ask_for_the_batch(launch: LaunchFile) -> None:
+    """Raise ``BadInput`` where the batch stands in a file or a configuration that is only named."""
+    if BATCHES & set(launch.fields):
+        return
+    if "config_file" in launch.fields:
+        raise BadInput(f"the batch stands in {launch.get('config_file')}: name it together with the script")
+    named = launch.fields.get("named_model")
+    if named is not None and named.key == "config":
+        raise BadInput(
+            f"the batch stands in the configuration {named.value}: "
+            "add --training.local_batch_size and --training.seq_len"
+        )
+
+
+def _batches(launch: LaunchFile, seq_length: int, p: int) -> tuple[int, int, int]:
+    """Sequences of a micro-batch, of a replica's pass, and of a step (-1: one pass of every replica)."""
+    if {"micro_batch_tokens", "step_tokens"} & set(launch.fields):
+        b = _rows(launch.get("micro_batch_tokens", 16384), seq_length)
+        step = launch.get("step_tokens", -1)
+        count = launch.get("pipeline_accumulation", 1) if p > 1 else 1
+        return b, b * count, _rows(step, seq_length) if step > 0 else -1
+    local = launch.get("local_batch", 8)
+    return _pipeline_micro_batch(launch) if p > 1 else local, local, launch.get("global_batch", -1)
+
+
+def _rows(tokens: int, seq_length: int) -> int:
+    """Whole sequences of so many tokens."""
+    if tokens % seq_length:
+        below, above = tokens // seq_length * seq_length, -(-tokens // seq_length) * seq_length
+        nearest = f"{below} or {above}" if below else str(above)
+        raise BadInput(f"{tokens} tokens are not whole sequences of {seq_length}: {nearest} are")
+    return tokens // seq_length
 
 
 def _pipeline_micro_batch(launch: LaunchFile) -> int:
