@@ -125,7 +125,7 @@ def stage_memory(
         optimizer_bytes=np.where(setting.offload == "optimizer", 0.0, state.optimizer_bytes),
         activations_bytes=resident,
         loss_bytes=loss,
-        transient_bytes=np.maximum(_transient_bytes(load, layers) - loss, 0.0)
+        transient_bytes=np.maximum(_transient_bytes(load, setting, request, layers) - loss, 0.0)
         + _gathered_bytes(load, setting, request)
         + _passing_gradient_bytes(local, setting, request),
         framework_bytes=_framework_bytes(load, setting, request),
@@ -204,21 +204,33 @@ def _resident_bytes(
 def _saved_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest, layers: Activations) -> Any:
     """Saved activations of one micro-batch; recomputed layers are spread over the kinds in proportion."""
     share = load.recompute_layers / np.maximum(load.num_layers, 1)
+    together = _recomputed_together(load, setting, request)
     total: Any = 0.0
     for kind, count in load.layers.items():
         layer = layers[kind]
-        total = total + count * (layer.plain - share * (layer.plain - layer.recomputed))
+        total = total + count * (layer.plain - share * (layer.plain - layer.recomputed / together))
     if request.model.mtp_depth:
         last = layer_activation_bytes(request.model.mtp_kind, setting, request)
         total = total + load.mtp * (last.plain - share * (last.plain - last.recomputed))
     return total
 
 
-def _transient_bytes(load: ChunkLoad, layers: Activations) -> Any:
-    """Largest backward transient of any layer on the rank, live recompute included."""
+def _recomputed_together(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
+    """Layers that a full recompute repeats together: a group of the framework's, within a chunk. [1]."""
+    group = request.framework.memory.recomputed_together if setting.recompute == "full" else 1
+    return np.maximum(np.minimum(group, load.num_layers / np.maximum(setting.virtual_stages, 1)), 1.0)
+
+
+def _transient_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest, layers: Activations) -> Any:
+    """Largest backward transient of any layer on the rank, live recompute included.
+
+    Of a group of n layers all n live, and of them only the first one's input was kept.
+    """
     recomputes = np.minimum(load.recompute_layers, 1)
+    others = recomputes * (_recomputed_together(load, setting, request) - 1.0)
     moments = [
-        layer.transient - (1 - recomputes) * (layer.plain - layer.recomputed) for layer in layers.values()
+        layer.transient - (1 - recomputes) * (layer.plain - layer.recomputed) + others * layer.plain
+        for layer in layers.values()
     ]
     return reduce(np.maximum, moments, 0.0)
 

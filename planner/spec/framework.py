@@ -173,6 +173,8 @@ class MemoryHabits(BaseModel):
     """Whether tensor ranks split the sequence between their products when its configuration says nothing."""
     checkpoint_bytes: float = 2.0
     """Per token and hidden element that a fully recomputed layer keeps."""
+    recomputed_together: int = Field(default=1, ge=1)
+    """Layers of which only the first one's input is kept, and that are recomputed, and live, together."""
     keeps_expert_output: bool = False
     """The experts' output is kept until the router's probabilities are applied after them."""
     keeps_unweighted_tokens: bool = False

@@ -553,3 +553,43 @@ cfg.dataset.packed_sequence_specs.pad_seq_to_mult = 6
     said = {entry.rule: entry.message for entry in need_findings(launch)}
     assert "rows of 2 x 4096" in said["settings-need-others"]
     assert "multiple of 4 tokens (2 x 2 context ranks); nearest: 8" in said["packed-samples-are-padded"]
+
+
+GROUPS = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 "
+    "--num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 2 "
+    "--global-batch-size 64 --swiglu --bf16 --use-distributed-optimizer --vocab-size 32000 {flags}\n"
+)
+
+
+def grouped(flags: str) -> tuple[float, float, list[str]]:
+    """Saved activations and transient of a run [byte], and what is said of its groups."""
+    launch = read_text(GROUPS.format(flags=flags), "run.sh")
+    model = model_of(launch)
+    assert model is not None
+    asked = question({"model": model, "hardware": "h100-sxm-80gb", "gpus": 8, "global_batch": 64})
+    result = review(launch, asked, search_s=0)
+    assert result.estimate is not None
+    stage = result.estimate.stages[0]
+    said = [entry.message for entry in result.findings if "together" in entry.message]
+    return float(stage.activations_bytes), float(stage.transient_bytes), said
+
+
+def test_layers_that_are_recomputed_together_live_together() -> None:
+    full = "--recompute-granularity full --recompute-method {method} --recompute-num-layers {layers}"
+    none, _, _ = grouped("")
+    saved_1, live_1, said = grouped(full.format(method="uniform", layers=1))
+    assert said == []
+    for layers in (2, 8, 32):
+        saved, live, said = grouped(full.format(method="uniform", layers=layers))
+        assert saved == pytest.approx(saved_1 / layers)  # one input a group
+        assert live - live_1 == pytest.approx((layers - 1) * none / 32)  # the others' activations
+        assert len(said) == 1
+    assert "saves next to nothing" in said[0]
+    assert (
+        grouped(full.format(method="uniform", layers=64))[:2]
+        == grouped(full.format(method="uniform", layers=32))[:2]
+    )
+    saved, live, said = grouped(full.format(method="block", layers=8))
+    assert (live, said) == (live_1, [])
+    assert saved == pytest.approx(none * 24 / 32 + saved_1 * 8 / 32)

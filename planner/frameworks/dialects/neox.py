@@ -37,6 +37,7 @@ KEYS: dict[str, Key] = {
     "gradient_accumulation_steps": Key("num_microbatches", batch_number),
     **{name: key for name, key in DEEPSPEED.items() if name.startswith("zero_optimization.")},
     "checkpoint_activations": Key("checkpointing", yes),
+    "checkpoint_num_layers": Key("recompute_num_layers", whole),
     "seq_length": Key("seq_length", positive),
     "precision": Key("bf16", _is_bf16),
     "bf16.enabled": Key("bf16", switch),

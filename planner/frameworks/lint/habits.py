@@ -22,6 +22,9 @@ LIVE_PARAMETERS = 1e9
 def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Model) -> FrameworkProfile:
     """Return the framework with what the files say of its memory and of what it hides."""
     changes = {**_state_formats(launch), **_buckets(launch, model)}
+    group = launch.get("recompute_num_layers", launch.get("checkpoint_interval", 1))
+    if launch.get("recompute_method", "uniform") == "uniform" and group > 1:
+        changes["recomputed_together"] = group
     if launch.get("fp8_weights") is not None:
         changes["fp8_weight_bytes"] = 1.0 if launch.get("fp8_weights") else None
     if changes:

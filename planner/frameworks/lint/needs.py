@@ -73,7 +73,7 @@ def need_findings(launch: LaunchFile, request: PlanRequest | None = None) -> Ite
         parts.append(packing_findings(launch, said))
     if launch.framework == "deepspeed" and request is not None:
         parts.append(deepspeed_findings(launch, request))
-    parts += [_positions(said), _two_ranks(said), _unpriced(launch, said)]
+    parts += [_positions(said), _two_ranks(said), _unpriced(launch, said), _groups(launch, request)]
     for entry in chain.from_iterable(parts):
         if (entry.rule, entry.message) not in seen:
             seen.add((entry.rule, entry.message))
@@ -146,6 +146,25 @@ def _two_ranks(said: Said) -> Iterator[Finding]:
     if at is not None:
         message = f"{_shown(at)} over 2 pipeline ranks does not go with {apart.key}; it takes 3 ranks or more"
         yield finding(at, "error", "settings-need-others", message)
+
+
+def _groups(launch: LaunchFile, request: PlanRequest | None) -> Iterator[Finding]:
+    """Layers that are recomputed together live together: groups save less the larger they are.
+
+    References
+    ----------
+    megatron-core transformer_block.py, ``uniform``; DeepSpeed's ``activation_checkpoint_interval``.
+    """
+    at = launch.place("recompute_num_layers", "checkpoint_interval")
+    if at is None or request is None or request.framework.memory.recomputed_together == 1:
+        return
+    group, stages = at.value, launch.get("pipeline_parallel", 1) * launch.get("virtual_stages", 1)
+    if stages == 1 and group >= request.model.num_layers:
+        message = f"{_shown(at)} recomputes all layers together, which saves next to nothing"
+        yield finding(at, "warning", "setting-means-less", f"{message}; 1 keeps those of one layer")
+    else:
+        message = f"{_shown(at)} recomputes as many layers together, whose activations all live then"
+        yield finding(at, "note", "setting-means-less", f"{message}; 1 keeps those of one layer")
 
 
 def _unpriced(launch: LaunchFile, said: Said) -> Iterator[Finding]:

@@ -216,8 +216,9 @@ def _with_precision(request: PlanRequest, plan: Plan) -> Workload:
 
 
 def _as_written(asked: PlanRequest, request: PlanRequest) -> PlanRequest:
-    """The question with the habits that our own files have: they turn on what overlaps."""
-    framework = asked.framework.model_copy(update={"time": request.framework.time})
+    """The question with the habits that our own files have: they overlap, and recompute layers one by one."""
+    memory = asked.framework.memory.model_copy(update={"recomputed_together": 1})
+    framework = asked.framework.model_copy(update={"time": request.framework.time, "memory": memory})
     return asked.model_copy(update={"framework": framework})
 
 
