@@ -141,6 +141,26 @@ def test_other_layers_than_the_models_are_told() -> None:
     assert "--hybrid-layer-pattern has linear mixers in 4 of 8 layers, delta in 6 of 8" in told
 
 
+def test_a_recipe_of_bridge_names_or_describes_its_hybrid() -> None:
+    recipe = "def nemotron_3_nano_pretrain_8gpu_h100_bf16_config():\n    cfg = base()\n"
+    named = model_of(read_text(recipe, "recipe.py", "megatron-bridge"))
+    assert named is not None
+    assert named.name == "nemotron-3-nano-30b-a3b"
+    fields = "model.hybrid_layer_pattern=M-M*-\nmodel.hidden_size=256\nmodel.num_attention_heads=8\n"
+    described = model_of(read_text(fields, "overrides.txt", "megatron-bridge"))
+    assert described is not None
+    assert (described.layer_pattern, described.linear_value_heads) == ("M-M*-", 8)
+
+
+def test_the_activation_of_the_flags_is_the_models() -> None:
+    script = (
+        "torchrun pretrain_gpt.py --hidden-size 256 --num-attention-heads 8 --num-layers 4 --squared-relu"
+    )
+    model = model_of(read_text(script, "run.sh", "megatron"))
+    assert model is not None
+    assert (model.activation, model.gated_mlp) == ("squared_relu", False)
+
+
 def test_a_pattern_that_does_not_fit_the_ranks_is_refused() -> None:
     script = "torchrun --nproc-per-node 8 pretrain_hybrid.py --hybrid-layer-pattern 'M-|M*|ME' "
     script += "--pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 8"

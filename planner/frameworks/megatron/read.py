@@ -105,6 +105,7 @@ KEYS: dict[str, Key] = {
     "kv_channels": Key("model.head_dim", positive),
     "vocab_size": Key("model.vocab_size", positive),
     "swiglu": Key("model.gated_mlp", yes),
+    "squared_relu": Key("model.activation", lambda value: "squared_relu" if yes(value) else None),
     "untie_embeddings_and_output_weights": Key("model.tied_embeddings", fixed(False)),
     "num_experts": Key("model.num_experts", positive),
     "moe_router_topk": Key("model.experts_per_token", positive),

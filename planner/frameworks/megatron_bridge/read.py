@@ -32,6 +32,7 @@ def _keys() -> dict[str, Key]:
     keys["model.gated_linear_unit"] = Key("model.gated_mlp", yes)
     keys["model.share_embeddings_and_output_weights"] = Key("model.tied_embeddings", yes)
     keys["model.vocab_size"] = Key("model.vocab_size", positive)
+    keys["model.hybrid_layer_pattern"] = MEGATRON_KEYS["hybrid_layer_pattern"]
     keys["dataset.sequence_length"] = Key("seq_length", positive)
     keys["dataset.seq_length"] = Key("seq_length", positive)
     group = MEGATRON_KEYS["microbatch_group_size_per_virtual_pipeline_stage"]
@@ -85,7 +86,7 @@ def read(source: str, path: str) -> LaunchFile:
 
 _RECIPE, _CHECKPOINT = "recipe", "checkpoint"
 _RECIPES = (
-    (_RECIPE, r"\b(\w+?)_(?:pretrain|sft|finetune|peft)_config\("),
+    (_RECIPE, r"\b(\w+?)_(?:pretrain|sft|finetune|peft)(?:_\w+)?_config\("),
     (_RECIPE, r"\bllm\.(?:recipes\.)?(\w+)\.(?:pretrain|finetune)_recipe\("),
     (_CHECKPOINT, r"\bfrom_hf_pretrained\(\s*[\"']([^\"']+)[\"']"),
 )
