@@ -23,11 +23,13 @@ BLOCK_SCALED = frozenset({"mxfp8", "nvfp4"})
 
 
 def experts_are_fused(setting: Setting, request: PlanRequest) -> bool:
-    """Whether one kernel does everything between the dispatch and the combination."""
-    return (
-        setting.precision in BLOCK_SCALED
-        and request.framework.time.block_scaled_expert_efficiency is not None
-    )
+    """Whether one kernel does everything between the dispatch and the combination: of gated experts alone.
+
+    Transformer Engine fuses grouped product, gate and grouped product (``ops/fused/forward_grouped_mlp.py``);
+    experts without a gate (Nemotron 3) run as before.
+    """
+    has_kernel = request.framework.time.block_scaled_expert_efficiency is not None
+    return has_kernel and setting.precision in BLOCK_SCALED and request.model.gated_mlp
 
 
 def elementwise_time(kind: LayerKind, setting: Setting, request: PlanRequest, backward: bool) -> Any:

@@ -7,7 +7,7 @@ ranks that split the mixer, c context ranks, T tokens of a micro-batch on one te
 Weights follow transformers' ``modeling_mamba2``, ``modeling_qwen3_next`` and flash-linear-attention's
 ``layers/kda.py`` (gates of low rank without biases, as in Kimi Linear). Bytes follow the buffers that the
 Triton kernels of mamba-ssm 2 (``ssd_combined.py``) and flash-linear-attention (``ops/gated_delta_rule``,
-``ops/kda``) read, write and keep. No measured run calibrates the times.
+``ops/kda``) read, write and keep. Of the times one constant is fitted, the rate of Mamba-2's chunk products.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ SCAN_KERNELS = {"mamba2": 7, "gated_delta": 12, "kimi_delta": 14}
 """Forward kernels between the projections. Mamba-2: convolution, five of the scan, gated norm; delta rules:
 convolution (three for Kimi), splits of its output, norms of queries and keys, gates, six of the scan, gated
 norm."""
+PRODUCT_SLOWDOWN = {"mamba2": 3.5, "gated_delta": 1.0, "kimi_delta": 1.0}
+"""Time of the chunk products over that at the attention curve's rate. Mamba-2: fitted on seven published
+runs of Nemotron-H 56B (H100), 15 to 20 % fast without it; those of Nemotron-3-Super (GB200, GB300), which
+took no part, come nearer as well (5 to 23 % fast). No run speaks for the delta rules."""
 QUERY_BLOCK = 128
 """Tokens of one head that a thread block handles at a time."""
 STATE_BYTES = {"mamba2": 4.0, "gated_delta": 2.0, "kimi_delta": 2.0}
@@ -171,8 +175,9 @@ def _scan_bytes_per_token(model: Model) -> float:
 def scan_time(setting: Setting, request: PlanRequest, backward: bool) -> Any:
     """Time of the chunked scan of one layer and micro-batch: products or traffic, whichever is longer. [s].
 
-    The chunk products run at the rate that the attention curve gives for a sequence of one chunk; context
-    ranks have all tokens of their share of the heads, or all heads of their tokens: the same work.
+    The chunk products run at the rate that the attention curve gives for a sequence of one chunk, or a part
+    of it (``PRODUCT_SLOWDOWN``); context ranks have all tokens of their share of the heads, or all heads of
+    their tokens: the same work.
     """
     model, accelerator = request.model, request.cluster.accelerator
     tokens = np.asarray(setting.micro_batch) * request.workload.seq_length / setting.context_parallel
@@ -182,7 +187,7 @@ def scan_time(setting: Setting, request: PlanRequest, backward: bool) -> Any:
         scan_flop_per_token(model) * tokens / ranks, chunk, heads * tokens / QUERY_BLOCK, accelerator,
         request.framework.time.attention_kernel,
         (model.linear_key_head_dim + model.linear_value_head_dim) / 2, backward,
-    ) / request.framework.time.attention_efficiency  # fmt: skip
+    ) * PRODUCT_SLOWDOWN[model.linear_mixer] / request.framework.time.attention_efficiency  # fmt: skip
     passes = BACKWARD_SCAN_PASSES if backward else 1.0
     moved = passes * _scan_bytes_per_token(model) * tokens / ranks
     return np.maximum(products, memory_bound_time(moved, accelerator, "elementwise", passes * 6))

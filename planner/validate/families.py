@@ -36,8 +36,13 @@ def _in_sweep(row: FamilyRow) -> bool:
     return bool(row.row.get("group"))
 
 
+def _hybrids(row: FamilyRow) -> bool:
+    return row.case is not None and row.case.request.model.is_hybrid
+
+
 def _pretraining(row: FamilyRow) -> bool:
-    return row.case is not None and not row.case.request.workload.frozen_weights
+    """Without layers of linear mixers, which have a band of their own."""
+    return row.case is not None and not row.case.request.workload.frozen_weights and not _hybrids(row)
 
 
 def _dense_sixteen_bit(row: FamilyRow) -> bool:
@@ -80,6 +85,7 @@ FAMILIES: dict[str, Callable[[FamilyRow], bool]] = {
     "tier A pre-training": _tier_a_pretraining,
     "low precision": _low_precision,
     "mixture of experts": _experts,
+    "state space or linear attention": _hybrids,
     "adapters (LoRA)": _adapters,
     "sequence-parallel paper": _sequence_parallel_paper,
     "sweep": _in_sweep,

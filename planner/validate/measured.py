@@ -185,12 +185,13 @@ def read_model(said: Mapping[str, Any]) -> Model:
     Raises
     ------
     BadInput
-        The shape is incomplete, inconsistent, or has layers that are not transformer layers.
+        The shape is incomplete, inconsistent, or has linear mixers of which the catalog does not know.
     """
     attention = str(said.get("attention", ""))
-    if re.search(r"hybrid|mamba|ssm|linear attention", attention, re.IGNORECASE):
-        raise BadInput(f"layers that are not transformer layers are not modelled ({attention})")
     known = _catalog_entry(str(said.get("name", "")), said.get("hidden_size"))
+    is_hybrid = re.search(r"hybrid|mamba|ssm|linear attention", attention, re.IGNORECASE)
+    if is_hybrid and (known is None or not known.is_hybrid):
+        raise BadInput(f"which layers mix tokens how ({attention}) is known of catalog models alone")
     data: dict[str, Any] = (
         {} if known is None else known.model_dump(exclude={"published_parameters", "aliases"})
     )

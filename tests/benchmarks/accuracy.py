@@ -236,11 +236,11 @@ def report(rows: list[FamilyRow], plotted: bool) -> str:
     summary = summarise(rows)
     fits = summary["out_of_memory"]
     results: list[RowResult] = [row.result for row in rows]
-    skipped = sorted({result.skipped for result in results if result.skipped})
+    skipped = "; ".join(sorted({result.skipped for result in results if result.skipped}))
     head = (
         "# Accuracy on published runs\n\nWritten by `tests/benchmarks/accuracy.py`; errors are predicted "
-        f"over measured, minus one. {summary['rows']} rows, {summary['skipped']} skipped "
-        f"({'; '.join(skipped)}).\n\n"
+        f"over measured, minus one. {summary['rows']} rows, {summary['skipped']} skipped"
+        f"{f' ({skipped})' if skipped else ''}.\n\n"
         f"Of {fits['ran']} rows that ran, {fits['ran_and_predicted_to_fit']} are predicted to fit; of "
         f"{fits['ran_out']} known to have run out of memory, {fits['ran_out_and_predicted_not_to_fit']} are "
         "predicted not to.\n\n"

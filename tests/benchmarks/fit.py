@@ -186,6 +186,8 @@ def samples(paths: Iterable[Path]) -> list[Sample]:
             case = to_case(row)
         except BadInput:
             continue
+        if case.request.model.is_hybrid:  # priced with the others' constants and one of their own
+            continue
         sample = Sample(row, case, 1.0, float(measured))
         if not in_sweep(sample) or abs(log_error(sample, {})) < FAILED:
             found.append(sample)

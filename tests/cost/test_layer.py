@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from toys import vary
 
 from planner.catalog import load_cluster
 from planner.cost.activations import layer_activation_bytes
@@ -104,6 +105,13 @@ def test_fused_experts_neither_permute_nor_cast_nor_wait_for_the_host(tiny_moe: 
     assert after.total.total < before.total.total
     wide = Settings(precision="bf16")
     assert layer_time(MOE, wide, fused).total.total == layer_time(MOE, wide, plain).total.total
+
+
+def test_experts_without_a_gate_are_not_fused(tiny_moe: PlanRequest) -> None:
+    plain = vary(big(tiny_moe), model={"gated_mlp": False, "activation": "squared_relu"})
+    plain = plain.model_copy(update={"cluster": load_cluster("b200", 16)})
+    fused, setting = with_habits(plain, block_scaled_expert_efficiency=0.7), Settings(precision="mxfp8")
+    assert layer_time(MOE, setting, fused).total.total == layer_time(MOE, setting, plain).total.total
 
 
 def test_backward_collectives_hide_behind_gradient_products(tiny_dense: PlanRequest) -> None:

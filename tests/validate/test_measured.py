@@ -99,10 +99,16 @@ def test_shared_experts_by_count() -> None:
     assert read_model(said).shared_expert_ffn_hidden_size == 512
 
 
+def test_a_hybrid_model_is_read_from_the_catalog() -> None:
+    said = {"name": "Nemotron-H 56B", "hidden_size": 8192, "num_layers": 118, "num_heads": 64,
+            "attention": "hybrid: 54 Mamba-2, 54 MLP, 10 attention layers"}  # fmt: skip
+    assert sum(kind.has_linear for kind in read_model(said).layer_kinds) == 54
+
+
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"name": "x", "attention": "hybrid Mamba-2"}, "not transformer layers"),
+        ({"name": "x", "attention": "hybrid Mamba-2"}, "known of catalog models alone"),
         ({"name": "no such model"}, "model.num_layers is missing"),
         (
             {"name": "x", "num_layers": 2, "hidden_size": 64, "num_heads": 8, "num_kv_heads": 3},
