@@ -10,7 +10,7 @@ from planner.frameworks.launch import Found
 Said = Mapping[str, Found]
 """Settings by the framework's plain names: no dashes in front, underscores between words, no sections."""
 
-OFF = frozenset({"false", "none", "auto", "null", "[]"})
+OFF = frozenset({"", "false", "none", "auto", "null", "[]"})
 """Values of a setting that is there and says no."""
 
 
@@ -26,6 +26,8 @@ class Need:
     needs: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     when: tuple[str, ...] = ()
+    within: str = ""
+    """A setting that every file has of which the statement speaks."""
     passed_on: bool = True
     """What is needed has to be said as well by programs that pass their settings on to the framework. False
     where they, or a recipe below, may fill it in."""
@@ -44,7 +46,8 @@ def holds(condition: str, said: Said) -> Found | None:
 
 def names(need: Need) -> set[str]:
     """All settings that a need speaks of."""
-    conditions = (need.setting, *need.needs, *need.excludes, *need.when)
+    within = (need.within,) if need.within else ()
+    conditions = (need.setting, *need.needs, *need.excludes, *need.when, *within)
     return {condition.split("=")[0].split("~")[0].split(">")[0] for condition in conditions}
 
 

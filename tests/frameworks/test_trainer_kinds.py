@@ -206,7 +206,9 @@ def test_attention_without_a_fused_kernel_keeps_its_scores(source: str, path: st
 
 def test_axolotl_splits_sequences_over_replicas_without_fsdp() -> None:
     base = AXOLOTL.replace("dp_shard_size: 4\ntensor_parallel_size: 2\nfsdp_version: 2\n", "")
-    launch = read_text(base.partition("fsdp_config:")[0] + "context_parallel_size: 4\n", "config.yml")
+    launch = read_text(
+        base.partition("fsdp_config:")[0] + "context_parallel_size: 4\nflash_attention: true\n", "config.yml"
+    )
     plan = planned(launch, model="llama-3.2-1b")
     assert (plan.zero_stage, plan.data_parallel, plan.context_parallel) == (0, 2, 4)
     assert not [found for found in told(launch, model="llama-3.2-1b").values() if found.severity == "error"]

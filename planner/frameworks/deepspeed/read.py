@@ -196,7 +196,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     """
     t, c, p = (launch.get(name, 1) for name in ("tensor_parallel", "context_parallel", "pipeline_parallel"))
     d, b, m = _batch(launch, request, t * c * p)
-    zero, offload = _sharding(launch)
+    zero, offload = sharding_of(launch)
     checkpointed = any(launch.get(name, False) for name in ("checkpointing", "checkpointing_by_trainer"))
     checkpointed = checkpointed or "checkpoints" in launch.fields
     recompute = "full" if checkpointed or launch.get("checkpoint_interval", 0) else "none"
@@ -222,7 +222,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     return plan.model_copy(update={"stages": even_stages(request.model, plan)})
 
 
-def _sharding(launch: LaunchFile) -> tuple[int, str]:
+def sharding_of(launch: LaunchFile) -> tuple[int, str]:
     """ZeRO stage and where the optimizer lives; a JSON that is not there says it by its name (``ds_z3``)."""
     path, offload = launch.get("config_path"), launch.get("offload", "none")
     is_read = path is None or Path(path).name in {Path(name).name for name in launch.paths}

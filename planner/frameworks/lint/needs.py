@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planner.frameworks.deepspeed.needs import DEEPSPEED, MEGATRON_DEEPSPEED
+from planner.frameworks.dialects.needs import TRAINERS, implied
 from planner.frameworks.launch import Found, LaunchFile
 from planner.frameworks.lint.deepspeed_settings import deepspeed_findings
 from planner.frameworks.lint.findings import Finding, finding
@@ -25,7 +26,8 @@ NEEDS: dict[str, tuple[Need, ...]] = {
         Need("use_tp_pp_dp_mapping", excludes=("use_megatron_fsdp",)),
         Need("use_megatron_fsdp", excludes=("use_torch_fsdp2",)),
     ),
-    "deepspeed": (*DEEPSPEED, *MEGATRON_DEEPSPEED),
+    "accelerate": TRAINERS,
+    "deepspeed": (*DEEPSPEED, *MEGATRON_DEEPSPEED, *TRAINERS),
     "megatron-deepspeed": MEGATRON_DEEPSPEED,
 }
 """Framework to what its settings need."""
@@ -53,8 +55,10 @@ UNPRICED: dict[str, tuple[str, str]] = {
         "",
         "attention that an indexer restricts to some of the tokens is priced as attention to all of them",
     ),
+    "expert_parallel_size>1": ("expert_parallel", "experts are priced as if each rank held all of them"),
+    "tiled_mlp": ("", "MLPs that are computed in tiles keep less than is priced"),
 }
-"""Settings that mean less to the planner than to Megatron, unless the field beside them is read."""
+"""Settings that mean less to the planner than to the framework, unless the field beside them is read."""
 
 
 def need_findings(launch: LaunchFile, request: PlanRequest | None = None) -> Iterator[Finding]:
@@ -90,7 +94,7 @@ def _says_all(launch: LaunchFile) -> bool:
 def _said(launch: LaunchFile) -> Said:
     """Settings by plain names; those of other parts of a program than the training engine left out."""
     on_megatron = launch.framework in ON_MEGATRON
-    names = _switched_on(launch) if on_megatron else {}
+    names = _switched_on(launch) if on_megatron else dict(implied(launch))
     for entry in launch.found:
         if entry.value is None or (on_megatron and _OTHER_PARTS.search(entry.key)):
             continue
@@ -110,6 +114,8 @@ def _switched_on(launch: LaunchFile) -> dict[str, Found]:
 
 def _broken(need: Need, said: Said, says_all: bool) -> Iterator[Finding]:
     at = holds(need.setting, said)
+    if need.within and need.within not in said:
+        return
     if at is None or not all(holds(condition, said) for condition in need.when):
         return
     may_miss = need.passed_on or says_all
