@@ -132,12 +132,21 @@ def layer_saved_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -
 
 
 def layer_activation_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> LayerActivations:
-    """Saved bytes of one layer and micro-batch without and with recompute, and the backward transient."""
+    """Saved bytes of one layer and micro-batch without and with recompute, and the backward transient.
+
+    In fp32 everything but the masks of dropouts has twice the 16 bits that it is counted in.
+    """
     saved = layer_saved_bytes(kind, setting, request)
     dropped = _dropped_bytes(saved, setting, request)
     plain = saved.total
     backward = _backward_transient(kind, setting, request)
-    return LayerActivations(plain, plain - dropped, backward + dropped)
+    width = _width(setting)
+    return LayerActivations(width * plain, width * (plain - dropped), width * (backward + dropped))
+
+
+def _width(setting: Setting) -> float:
+    """Bytes of an element over those of a 16-bit one. [1]."""
+    return 2.0 if setting.precision == "fp32" else 1.0
 
 
 def selective_modules(setting: Setting, request: PlanRequest) -> tuple[str, ...]:
@@ -176,7 +185,7 @@ def _stream_parts(kind: LayerKind, setting: Setting, request: PlanRequest) -> di
         "layer_input": 2.0 * h * region,
         "residual": 0.0 if kind.is_single_block else 2.0 * h * region,
         "norms": halves * (2.0 if low else 4.0) * h * region + _eager_norms(kind, setting, request),
-        "dropout": halves * request.framework.memory.dropout_mask_bytes * h * region,
+        "dropout": halves * request.framework.memory.dropout_mask_bytes / _width(setting) * h * region,
     }
 
 
@@ -199,13 +208,13 @@ def _attention_parts(kind: LayerKind, setting: Setting, request: PlanRequest) ->
         setting.context_parallel_kind == "all_to_all"
     )
     core = habits.low_precision_attention_bytes if low else 2.0
-    scores = 0.0 if habits.fused_attention else 5.0 * heads * request.workload.seq_length
+    score = 0.0 if habits.fused_attention else 4.0 + 1.0 / _width(setting)
     gated = 4.0 * value_width if model.attention_gate else 0.0  # the gate, and the output before it
     return {
         "queries": copies * 2.0 * tokens * heads * key_width,
         "keys_values": copies * 2.0 * tokens * (_kv_heads(model, setting) * (key_width + value_dim)),
         "attention_core": tokens * (value_width * (core + regrouped) + 4.0 * heads + gated),
-        "attention_scores": tokens * scores,
+        "attention_scores": tokens * score * heads * request.workload.seq_length,
         "latent": _latent(model, tokens, _token_region(setting, request)),
     }
 

@@ -222,6 +222,8 @@ def _weight_bytes(setting: Setting, request: PlanRequest) -> float:
     without MXFP8, such as Hopper), a second for the transposed copy. Frozen weights are transposed anew.
     """
     habits = request.framework.memory
+    if setting.precision == "fp32":
+        return max(habits.weight_bytes, MASTER_BYTES)
     if setting.precision not in LOW_PRECISION or habits.fp8_weight_bytes is None:
         return habits.weight_bytes
     if request.workload.frozen_weights:
@@ -236,6 +238,8 @@ def _precision_bytes(setting: Setting, habits: MemoryHabits) -> tuple[float, flo
     if setting.precision == "fp16":
         gradient = gradient if habits.fp16_gradient_bytes is None else habits.fp16_gradient_bytes
         optimizer = optimizer if habits.fp16_optimizer_bytes is None else habits.fp16_optimizer_bytes
+    if setting.precision == "fp32":
+        gradient = max(gradient, MASTER_BYTES)
     return gradient, optimizer
 
 

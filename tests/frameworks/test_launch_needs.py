@@ -9,6 +9,7 @@ import pytest
 from launch_plans import legal_plans
 
 from planner.api import question
+from planner.catalog.training import with_unfused_attention
 from planner.errors import BadInput
 from planner.frameworks.files import read_files, read_text, to_plan, write
 from planner.frameworks.lint import lint, model_of, review
@@ -593,3 +594,24 @@ def test_layers_that_are_recomputed_together_live_together() -> None:
     saved, live, said = grouped(full.format(method="block", layers=8))
     assert (live, said) == (live_1, [])
     assert saved == pytest.approx(none * 24 / 32 + saved_1 * 8 / 32)
+
+
+def test_a_run_in_fp32_has_no_second_copy_and_twice_the_activations() -> None:
+    base = GROUPS.replace("--bf16", "").replace("--use-distributed-optimizer", "")
+    of = {}
+    for flags in ("", "--bf16 --attention-backend unfused"):
+        launch = read_text(base.format(flags=flags), "run.sh")
+        model = model_of(launch)
+        assert model is not None
+        asked = question({"model": model, "hardware": "h100-sxm-80gb", "gpus": 8, "global_batch": 64})
+        if flags:
+            asked = asked.model_copy(update={"framework": with_unfused_attention(asked.framework)})
+        result = review(launch, asked, search_s=0)
+        assert result.estimate is not None
+        of[flags] = result.estimate.stages[0]
+    single, half = of.values()
+    state = single.weights_bytes + single.gradients_bytes + single.optimizer_bytes
+    assert float(single.weights_bytes) * 4 == pytest.approx(float(state))  # 4 + 4 + 8 bytes of 16
+    assert float(single.weights_bytes) == pytest.approx(2 * float(half.weights_bytes))
+    masks = 32 * 2 * 32 * 4096**2  # of the scores' dropout: layers, sequences, heads, s^2
+    assert float(single.activations_bytes) == pytest.approx(2 * float(half.activations_bytes) - masks)

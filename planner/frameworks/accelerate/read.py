@@ -243,7 +243,10 @@ def _nodes_apart(launch: LaunchFile, request: PlanRequest, num_gpus: int) -> int
 
 
 def _precision(launch: LaunchFile) -> str:
+    """What is computed in: without mixed precision the format of the weights as they are loaded."""
     words = {word: precision for precision, word in PRECISIONS.items()}
+    own = "bf16" if launch.get("half_weights", False) else "fp32"
     if "mixed_precision" in launch.fields:
-        return words[launch.get("mixed_precision")]
-    return "bf16" if launch.get("bf16", False) else "fp16" if launch.get("fp16", False) else "fp32"
+        said = words[launch.get("mixed_precision")]
+        return own if said == "fp32" else said
+    return "bf16" if launch.get("bf16", False) else "fp16" if launch.get("fp16", False) else own

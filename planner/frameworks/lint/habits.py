@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.catalog.training import with_unfused_attention
 from planner.frameworks.launch import LaunchFile
 from planner.spec.framework import FrameworkProfile
 from planner.spec.model import Model
@@ -22,6 +23,8 @@ LIVE_PARAMETERS = 1e9
 def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Model) -> FrameworkProfile:
     """Return the framework with what the files say of its memory and of what it hides."""
     changes = {**_state_formats(launch), **_buckets(launch, model)}
+    if _is_fp32(launch):  # the weights are the master copy
+        changes["optimizer_bytes"] = framework.memory.optimizer_bytes - MASTER_BYTES
     group = launch.get("recompute_num_layers", launch.get("checkpoint_interval", 1))
     if launch.get("recompute_method", "uniform") == "uniform" and group > 1:
         changes["recomputed_together"] = group
@@ -29,6 +32,8 @@ def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Mod
         changes["fp8_weight_bytes"] = 1.0 if launch.get("fp8_weights") else None
     if changes:
         framework = framework.model_copy(update={"memory": framework.memory.model_copy(update=changes)})
+    if _is_fp32(launch):
+        framework = with_unfused_attention(framework)  # neither Transformer Engine nor flash-attn has fp32
     overlap = _overlap(launch)
     if overlap:
         framework = framework.model_copy(update={"time": framework.time.model_copy(update=overlap)})
@@ -36,6 +41,13 @@ def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Mod
         limits = framework.limits.model_copy(update={"hybrid_sharding": True})
         framework = framework.model_copy(update={"limits": limits})
     return framework
+
+
+def _is_fp32(launch: LaunchFile) -> bool:
+    """Whether a run of Megatron-LM trains in fp32, for want of a 16-bit format."""
+    return launch.framework == "megatron" and not any(
+        launch.get(name, False) for name in ("bf16", "fp16", "fp8", "fp4")
+    )
 
 
 def _overlap(launch: LaunchFile) -> dict[str, bool]:
