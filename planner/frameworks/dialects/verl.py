@@ -80,12 +80,15 @@ def read(source: str, path: str) -> LaunchFile:
     batch = product(found, _ACTOR + "ppo_mini_batch_size", "actor_rollout_ref.rollout.n")
     batch = batch or product(found, _ACTOR + "ppo_mini_batch_size")
     said = given(
-        global_batch=batch, seq_length=_row(found, megatron), micro_batch=1 if _is_dynamic(found) else None
+        global_batch=batch,
+        seq_length=_row(found, megatron),
+        micro_batch=1 if _is_dynamic(found) else _share(found),
     )
     if megatron:
         defaults = {"distributed_optimizer": True, "sequence_parallel": True, "bf16": True, **said}
         return padded(gathered("megatron", found, _without_size(MEGATRON_KEYS, found), path, defaults), 2)
     own = {"zero_stage": 3, "bf16": True, "checkpointing": True, "memory": _loss_habits(found)}
+    said |= given(shard_group_size=_shard_group(found))
     return padded(gathered("deepspeed", found, _without_size(FSDP_KEYS, found), path, {**own, **said}))
 
 
@@ -123,6 +126,27 @@ def _is_megatron(source: str, found: list[Found]) -> bool:
 def _is_dynamic(found: list[Found]) -> bool:
     """Whether a micro-batch is one row of as many tokens as each GPU may hold."""
     return str(value_of(found, _ACTOR + "use_dynamic_bsz", "false")).lower() == "true"
+
+
+def _gpus(found: list[Found]) -> int | None:
+    names = ("trainer.n_gpus_per_node", "trainer.nnodes")
+    return product(found, *names) or product(found, *names[:1])
+
+
+def _share(found: list[Found]) -> int | None:
+    """A replica's part of a micro-batch that is said for all of them (``ppo_micro_batch_size``)."""
+    whole_batch, gpus = product(found, _ACTOR + "ppo_micro_batch_size"), _gpus(found)
+    if whole_batch is None or gpus is None:
+        return None
+    ranks = next((n for name in _ULYSSES if (n := product(found, name))), 1)
+    return max(whole_batch * ranks // gpus, 1)
+
+
+def _shard_group(found: list[Found]) -> int | None:
+    """Ranks that shard one copy of the weights, where they are fewer than all (utils/fsdp_utils.py)."""
+    ranks = product(found, _ACTOR + "fsdp_config.fsdp_size")
+    gpus = _gpus(found)
+    return ranks if ranks and gpus and ranks < gpus else None
 
 
 def _row(found: list[Found], megatron: bool) -> int | Found | None:
