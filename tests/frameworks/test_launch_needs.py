@@ -615,3 +615,35 @@ def test_a_run_in_fp32_has_no_second_copy_and_twice_the_activations() -> None:
     assert float(single.weights_bytes) == pytest.approx(2 * float(half.weights_bytes))
     masks = 32 * 2 * 32 * 4096**2  # of the scores' dropout: layers, sequences, heads, s^2
     assert float(single.activations_bytes) == pytest.approx(2 * float(half.activations_bytes) - masks)
+
+
+@pytest.mark.parametrize(
+    ("lines", "gradient", "told"),
+    [
+        ("cfg = llama3_8b_pretrain_config()", 4.0, False),
+        ("cfg = llama3_8b_pretrain_config()\ncfg.ddp.grad_reduce_in_fp32 = False", 4.0, True),
+        ("cfg = llama3_8b_pretrain_config()\ncfg.mixed_precision.grad_reduce_in_fp32 = False", 2.0, False),
+        ("cfg = llama3_8b_pretrain_8gpu_h100_bf16_config()", 2.0, False),
+        (
+            "cfg = llama3_8b_pretrain_8gpu_h100_bf16_config()\n"
+            "cfg.mixed_precision = 'bf16_with_fp8_current_scaling_mixed'",
+            4.0,
+            False,
+        ),
+    ],
+)
+def test_mixed_precision_recipes_of_bridge_keep_gradients_in_fp32(
+    lines: str, gradient: float, told: bool
+) -> None:
+    source = f"{lines}\ncfg.train.micro_batch_size = 1\ncfg.train.global_batch_size = 64\n"
+    launch = read_text(source, "run.py", "megatron-bridge")
+    asked = question({"model": "llama-3-8b", "gpus": 8, "framework": "megatron-bridge", "global_batch": 64})
+    result = review(launch, asked, search_s=0)
+    assert result.estimate is not None
+    framework = result.request.framework
+    stage = result.estimate.stages[0]
+    assert float(stage.gradients_bytes) == pytest.approx(
+        float(stage.weights_bytes) * gradient / 2.0, rel=0.01
+    )
+    assert framework.time.gradient_reduce_bytes == gradient
+    assert any("does not hold" in entry.message for entry in result.findings) == told

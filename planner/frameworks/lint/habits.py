@@ -34,9 +34,11 @@ def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Mod
         framework = framework.model_copy(update={"memory": framework.memory.model_copy(update=changes)})
     if _is_fp32(launch):
         framework = with_unfused_attention(framework)  # neither Transformer Engine nor flash-attn has fp32
-    overlap = _overlap(launch)
-    if overlap:
-        framework = framework.model_copy(update={"time": framework.time.model_copy(update=overlap)})
+    times: dict[str, float | bool] = {**_overlap(launch)}
+    if "gradients_in_16_bits" in launch.fields:
+        times["gradient_reduce_bytes"] = 2.0 if launch.get("gradients_in_16_bits") else 4.0
+    if times:
+        framework = framework.model_copy(update={"time": framework.time.model_copy(update=times)})
     if launch.framework in WITH_BUCKETS and "shard_group_size" in launch.fields:  # MiCS
         limits = framework.limits.model_copy(update={"hybrid_sharding": True})
         framework = framework.model_copy(update={"limits": limits})

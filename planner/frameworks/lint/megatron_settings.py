@@ -8,6 +8,7 @@ from math import prod
 from planner.frameworks.launch import Found, LaunchFile
 from planner.frameworks.lint.findings import Finding, finding
 from planner.frameworks.megatron.split import recipe_counts_ends
+from planner.frameworks.megatron_bridge.read import OVERWRITTEN
 from planner.frameworks.needs import Said, holds
 from planner.spec.model import Model
 
@@ -21,6 +22,7 @@ def megatron_findings(launch: LaunchFile, said: Said, model: Model | None) -> It
     yield from _exchange_of_each_layer(launch, said, model)
     yield from _strategy_alone(said)
     yield from _recipe_split(launch, model)
+    yield from _overwritten(launch)
     if launch.framework == "megatron" and any(entry.key.startswith("--") for entry in launch.found):
         yield from _slow_experts(launch, said)
 
@@ -93,6 +95,24 @@ def _strategy_alone(said: Said) -> Iterator[Finding]:
     if at is None or str(at.value) == "no_shard" or holds("use_megatron_fsdp", said) is not None:
         return
     message = f"{at.key} {at.value} does nothing without use_megatron_fsdp"
+    yield finding(at, "warning", "setting-means-less", message)
+
+
+def _overwritten(launch: LaunchFile) -> Iterator[Finding]:
+    """The format of gradients in a section that the mixed-precision recipe sets anew.
+
+    References
+    ----------
+    Megatron-Bridge training/mixed_precision.py, ``MixedPrecisionConfig.setup``; NeMo's plugin does the same.
+    """
+    at = next((entry for entry in launch.found if OVERWRITTEN.search(entry.key)), None)
+    kept = launch.get("gradients_in_16_bits")
+    if launch.framework != "megatron-bridge" or at is None or kept is None or at.value is not kept:
+        return
+    message = (
+        f"{at.key} {at.value} does not hold: the mixed-precision recipe sets it to {not kept} "
+        "(mixed_precision.grad_reduce_in_fp32)"
+    )
     yield finding(at, "warning", "setting-means-less", message)
 
 
