@@ -17,6 +17,7 @@ from planner.spec.plan import SCHEDULES
 MODELS = (
     "llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "gemma-3-4b", "qwen3-30b-a3b",
     "nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b", "falcon-h1-7b", "kimi-linear-48b-a3b",
+    "nemotron-3-super-120b-a12b", "gemma-4-31b",
 )  # fmt: skip
 MACHINES = ("h100-sxm-80gb", "a100-sxm-80gb", "b200-sxm-180gb", "gb200-nvl72", "mi300x", "tpu-v5p")
 KINDS: Any = ("ring", "all_gather", "all_to_all")
