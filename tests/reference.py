@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 from planner.cost.memory import memory
 from planner.cost.step import step_time
 from planner.rules import TABULAR_RULES, broken_rules, pin_rules
 from planner.spec import Plan, PlanRequest, StagePlan
-from planner.spec.plan import SCHEDULES
+from planner.spec.plan import SCHEDULES, Offload
 
 ORDER = (
     "tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel", "expert_parallel",
@@ -34,7 +34,7 @@ def candidates(field: str, request: PlanRequest, given: dict[str, Any]) -> list[
         "sequence_parallel": [False, True],
         "recompute": ["none", "selective", "full"],
         "zero_stage": [0, 1, 2, 3],
-        "offload": ["none", "optimizer", "activations"],
+        "offload": list(get_args(Offload)),
         "precision": list(request.workload.precisions),
         "rank_order": ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"],
         "pipeline_parallel": list(range(1, request.model.num_layers + 1)),

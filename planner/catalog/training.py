@@ -66,6 +66,7 @@ def _pure(name: str) -> dict[str, float | bool | None]:
         "fp16_gradient_bytes": None,
         "gradient_bytes": 2.0,
         "reduced_gradient_bytes": 2.0,
+        "host_gradient_bytes": 2.0,
         "sharded_weights_are_master": False,
     }
 

@@ -13,16 +13,12 @@ import numpy as np
 from planner.cost.collectives import Group, all_gather_time, all_reduce_time, reduce_scatter_time
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer_comm import ELEMENT_BYTES, shard_groups
+from planner.cost.offload import OF_STATE, optimizer_offload_time
 from planner.cost.setting import Setting
-from planner.cost.states import LocalParameters, shard_ranks
+from planner.cost.states import LocalParameters, owned_parameters
 from planner.cost.work import exposed_time
 from planner.spec.cluster import Cluster
 from planner.spec.request import PlanRequest
-
-OFFLOADED_BYTES = 6.0
-"""Per owned parameter over the host link: fp32 gradient down, 16-bit weight up. [byte]"""
-HOST_ADAM_BYTES = 28.0
-"""Per owned parameter that Adam on the host reads and writes (g, m, v, w in fp32). [byte]"""
 
 
 def data_parallel_time(
@@ -86,17 +82,9 @@ def optimizer_time(local: LocalParameters, setting: Setting, request: PlanReques
     if request.workload.frozen_weights:
         return 0.0 * np.asarray(local.total)
     habits = request.framework.time
-    owned = 0.0 if setting.offload == "optimizer" else owned_parameters(local, setting)
+    owned = 0.0 if setting.offload in OF_STATE else owned_parameters(local, setting)
     moved = habits.optimizer_bytes_per_owned * owned + habits.optimizer_bytes_per_resident * local.total
     return memory_bound_time(moved, request.cluster.accelerator, "optimizer")
-
-
-def optimizer_offload_time(local: LocalParameters, setting: Setting, request: PlanRequest) -> Any:
-    """Transfer of gradients and weights, and Adam on the host, at the host link's rate. [s]."""
-    if setting.offload != "optimizer" or request.workload.frozen_weights:
-        return 0.0 * np.asarray(local.total)
-    moved = owned_parameters(local, setting) * (OFFLOADED_BYTES + HOST_ADAM_BYTES)
-    return moved / request.cluster.accelerator.host.pcie_bytes_per_s
 
 
 def tail_time(
@@ -106,11 +94,3 @@ def tail_time(
     exchanged = data_parallel_time(local, setting, request, forward_s, backward_s)
     updated = optimizer_time(local, setting, request) + optimizer_offload_time(local, setting, request)
     return exchanged + updated
-
-
-def owned_parameters(local: LocalParameters, setting: Setting) -> Any:
-    """Parameters whose optimizer state this rank keeps. [1]."""
-    if setting.zero_stage == 0:
-        return local.total
-    dense_ranks, expert_ranks = shard_ranks(setting)
-    return local.dense / dense_ranks + local.expert / expert_ranks

@@ -11,12 +11,7 @@ from typing import Any
 import numpy as np
 
 from planner.cost import linear_mixer
-from planner.cost.activations import (
-    layer_activation_bytes,
-    selective_modules,
-    token_region_divisor,
-    tokens_per_micro_batch,
-)
+from planner.cost.activations import selective_modules, token_region_divisor, tokens_per_micro_batch
 from planner.cost.elementwise import accumulation_time, elementwise_time, experts_are_fused
 from planner.cost.flops import Gemm, attention_dims, head_gemm, layer_gemms
 from planner.cost.kernels import (
@@ -28,8 +23,14 @@ from planner.cost.kernels import (
     memory_bound_time,
 )
 from planner.cost.layer_comm import context_comm, expert_comm, head_comm, shard_comm, tensor_comm
+from planner.cost.offload import IN_LAYERS, end_copies, layer_copies
 from planner.cost.setting import Setting
-from planner.cost.states import layer_local_parameters, padded_vocabulary
+from planner.cost.states import (
+    embedding_local_parameters,
+    head_local_parameters,
+    layer_local_parameters,
+    padded_vocabulary,
+)
 from planner.cost.work import LayerTime, WorkTime, exposed_time
 from planner.spec.model import LayerKind
 from planner.spec.request import PlanRequest
@@ -79,29 +80,15 @@ def layer_time(kind: LayerKind, setting: Setting, request: PlanRequest) -> Layer
         elementwise_s=accumulation_time(layer_local_parameters(kind, setting, request), setting, request),
     )
     priced = _with_communication(kind, setting, request, forward, input_gradient, weight)
-    return priced if setting.offload != "activations" else priced + _copies(kind, setting, request, priced)
+    if setting.offload not in IN_LAYERS:
+        return priced
+    return priced + layer_copies(kind, setting, request, priced)
 
 
 def _gemms(kind: LayerKind, setting: Setting, request: PlanRequest) -> list[Gemm]:
     """Forward products of one layer and micro-batch on one GPU."""
     ranks = linear_mixer.linear_ranks(setting, request)
     return layer_gemms(request.model, kind, tokens_per_micro_batch(setting, request), setting, ranks)
-
-
-def _copies(kind: LayerKind, setting: Setting, request: PlanRequest, priced: LayerTime) -> LayerTime:
-    """Exposed copies of what one layer saves to the host and, for its backward pass, back.
-
-    Copy engines move either direction beside the layer's own phases and take nothing from them (Transformer
-    Engine's ``cpu_offload`` on streams of its own, XLA's host offload); what does not fit behind is exposed.
-    """
-    saved = layer_activation_bytes(kind, setting, request)
-    moved = saved.plain if setting.recompute == "none" else saved.recomputed
-    copy_s = moved / request.cluster.accelerator.host.pcie_bytes_per_s
-    backward_s = priced.backward_input.total + priced.backward_weight.total + priced.recompute.total
-    return LayerTime(
-        forward=WorkTime(offload_s=np.maximum(copy_s - priced.forward.total, 0.0)),
-        backward_input=WorkTime(offload_s=np.maximum(copy_s - backward_s, 0.0)),
-    )
 
 
 def _with_communication(
@@ -313,13 +300,15 @@ def embedding_time(setting: Setting, request: PlanRequest) -> LayerTime:
     scattered = memory_bound_time(10.0 * h * tokens, accelerator)
     comm = head_comm(setting, request)
     trainable = 0.0 if request.workload.frozen_weights else 1.0
-    return LayerTime(
+    priced = LayerTime(
         forward=WorkTime(embedding_and_loss_s=gathered, tensor_comm_s=comm),
         backward_input=WorkTime(
             tensor_comm_s=comm * trainable * np.where(setting.sequence_parallel, 1.0, 0.0)
         ),
         backward_weight=WorkTime(embedding_and_loss_s=scattered * trainable),
     )
+    local = embedding_local_parameters(setting, request)
+    return priced + end_copies(local, setting, request, priced)
 
 
 def head_time(setting: Setting, request: PlanRequest) -> LayerTime:
@@ -334,7 +323,7 @@ def head_time(setting: Setting, request: PlanRequest) -> LayerTime:
     norm = memory_bound_time(4.0 * model.hidden_size * tokens / token_region_divisor(setting), accelerator)
     comm = head_comm(setting, request)
     with_sequence = np.where(setting.sequence_parallel, 1.0, 0.0)
-    return LayerTime(
+    priced = LayerTime(
         forward=WorkTime(
             embedding_and_loss_s=_forward_gemm(gemm, setting, request) + half_loss + norm,
             tensor_comm_s=comm * with_sequence,
@@ -345,6 +334,7 @@ def head_time(setting: Setting, request: PlanRequest) -> LayerTime:
         ),
         backward_weight=WorkTime(embedding_and_loss_s=_weight_gemm(gemm, setting, request)),
     )
+    return priced + end_copies(head_local_parameters(setting, request), setting, request, priced)
 
 
 def mtp_time(setting: Setting, request: PlanRequest) -> LayerTime:

@@ -274,11 +274,11 @@ def shard_comm(kind: LayerKind, setting: Setting, request: PlanRequest) -> tuple
         shard = count * habits.gradient_reduce_bytes / np.maximum(group.size, 1.0)
         reduce = reduce + all_reduce_time(shard, replicas, cluster)
         gather = gather + all_gather_time(count * ELEMENT_BYTES, group, cluster)
-    reduce = 0.0 if request.workload.frozen_weights else reduce * _reductions(setting, request)
+    reduce = 0.0 if request.workload.frozen_weights else reduce * gradient_reductions(setting, request)
     return (gather if setting.zero_stage >= 3 else 0.0 * gather), reduce
 
 
-def _reductions(setting: Setting, request: PlanRequest) -> Any:
+def gradient_reductions(setting: Setting, request: PlanRequest) -> Any:
     """Gradient reductions of a layer per micro-batch under ZeRO-2 and 3. [1].
 
     One, except where the shard is the master and a pipeline accumulates: one a step (FSDP2 reduces after the

@@ -18,6 +18,13 @@ from planner.cost.activations import (
     token_region_divisor,
     tokens_per_micro_batch,
 )
+from planner.cost.offload import (
+    OF_ACTIVATIONS,
+    OF_PARAMETERS,
+    host_state_bytes,
+    resident_state,
+    shard_weight_bytes,
+)
 from planner.cost.schedule import in_flight
 from planner.cost.setting import Setting
 from planner.cost.stage import ChunkLoad, chunk_loads
@@ -28,8 +35,8 @@ from planner.cost.states import (
     keeps_whole_weights,
     layer_local_parameters,
     load_local_parameters,
+    owned_parameters,
     padded_vocabulary,
-    state_bytes,
 )
 from planner.cost.terms import Memory
 from planner.spec.model import LayerKind
@@ -51,8 +58,8 @@ EMBEDDED_BYTES = 2.0
 
 
 def layer_state_bytes(kind: LayerKind, setting: Setting, request: PlanRequest) -> StateBytes:
-    """Persistent state of one layer of this kind on one GPU. [byte]."""
-    return state_bytes(layer_local_parameters(kind, setting, request), setting, request)
+    """Persistent state of one layer of this kind that stays on one GPU. [byte]."""
+    return resident_state(layer_local_parameters(kind, setting, request), setting, request)
 
 
 def without_waiting(request: PlanRequest) -> PlanRequest:
@@ -117,12 +124,12 @@ def stage_memory(
     layers = {kind: layer_activation_bytes(kind, setting, request) for kind in load.layers}
     resident = _resident_bytes(own, setting, request, rank, mirror, layers)
     local = load_local_parameters(load, setting, request) * copies
-    state = state_bytes(local, setting, request)
+    state = resident_state(local, setting, request)
     loss = loss_bytes(setting, request) * load.head
     memory = Memory(
         weights_bytes=state.weights_bytes,
         gradients_bytes=state.gradients_bytes,
-        optimizer_bytes=np.where(setting.offload == "optimizer", 0.0, state.optimizer_bytes),
+        optimizer_bytes=state.optimizer_bytes,
         activations_bytes=resident,
         loss_bytes=loss,
         transient_bytes=np.maximum(_transient_bytes(load, setting, request, layers) - loss, 0.0)
@@ -166,6 +173,24 @@ def _memory(plan: Plan, request: PlanRequest) -> tuple[Memory, ...]:
     return tuple(found[rank] for rank in range(len(loads)))
 
 
+def host_bytes(plan: Plan, request: PlanRequest) -> float:
+    """What one GPU of the fullest pipeline rank keeps in host memory, without buffers. [byte].
+
+    Model state (``cost.offload.host_state_bytes``), and the saved activations of all micro-batches in flight.
+    """
+    loads = [merge_loads(chunks) for chunks in chunk_loads(plan, request.model)]
+    if plan.schedule in DOUBLE_MODEL:
+        loads = [merge_loads(list(both)) for both in zip(loads, loads[::-1], strict=True)]
+    found = []
+    for rank, load in enumerate(loads):
+        needed = host_state_bytes(load_local_parameters(load, plan, request), plan, request)
+        if plan.offload in OF_ACTIVATIONS:
+            layers = {kind: layer_activation_bytes(kind, plan, request) for kind in load.layers}
+            needed = needed + _saved_bytes(load, plan, request, layers) * activation_multiple(plan, rank)
+        found.append(float(needed))
+    return max(found)
+
+
 def _side_by_side(loads: list[ChunkLoad]) -> ChunkLoad:
     """Loads of several ranks that hold the same kinds of layer, as arrays."""
     return ChunkLoad(
@@ -188,12 +213,14 @@ def _resident_bytes(
 ) -> Any:  # fmt: skip
     """Saved activations that stay on the GPU: all in flight, or two layers' worth when they go to the host.
 
-    Offloaded activations leave layer by layer and come back one layer ahead (double buffering). Under
-    DualPipe the p + 1 micro-batches in flight are p - r of the own stage and r + 1 of the mirrored one.
+    Offloaded activations leave layer by layer and come back one layer ahead (double buffering); of recomputed
+    layers (all, or none: ``activation_offload_recompute``) those are the inputs. Under DualPipe the p + 1
+    micro-batches in flight are p - r of the own stage and r + 1 of the mirrored one.
     """
+    if setting.offload in OF_ACTIVATIONS:
+        every = replace(load, recompute_layers=load.num_layers * np.minimum(load.recompute_layers, 1))
+        return 2.0 * _saved_bytes(every, setting, request, layers) / np.maximum(load.num_layers, 1)
     saved = _saved_bytes(load, setting, request, layers)
-    if setting.offload == "activations":
-        return 2.0 * saved / np.maximum(load.num_layers, 1)
     if mirror is not None:
         half = np.asarray(setting.num_microbatches) / 2.0
         own = np.minimum(setting.pipeline_parallel - rank, half)
@@ -236,17 +263,25 @@ def _transient_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest, la
 
 
 def _gathered_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> Any:
-    """Whole units of ZeRO-3 on the GPU at once, and the gradients of the unit being reduced."""
+    """Whole units of ZeRO-3 on the GPU at once, and the gradients of the unit being reduced.
+
+    Where the shards lie on the host, the copies of them from which a unit is gathered come on top.
+    """
     if setting.zero_stage < 3:
         return 0.0
     habits = request.framework.memory
     units = [layer_local_parameters(kind, setting, request) for kind in load.layers]
     largest = reduce(np.maximum, [unit.total for unit in units], 0.0)
     ends = load_local_parameters(replace(load, layers={}, mtp=0), setting, request).total
-    gathered = np.where(keeps_whole_weights(setting), 0.0, 1.0)
+    gathered: Any = np.where(keeps_whole_weights(setting), 0.0, 1.0)
+    copied: Any = 0.0
+    if setting.offload in OF_PARAMETERS:
+        gathered = gathered if habits.sharded_weights_are_master else 1.0
+        copied = reduce(np.maximum, [owned_parameters(unit, setting) for unit in units], 0.0)
     reduced = 0.0 if request.workload.frozen_weights else habits.reduced_units
     return (
         gathered * (habits.gathered_units * largest + ends) * habits.weight_bytes
+        + gathered * habits.gathered_units * copied * shard_weight_bytes(request)
         + largest * habits.reduced_gradient_bytes * reduced
     )
 

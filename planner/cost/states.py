@@ -6,7 +6,7 @@ Letters: P parameters on this GPU before sharding over replicas, D ranks that sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -190,6 +190,14 @@ def _frozen_state(
     return StateBytes(weights_bytes=total)
 
 
+def owned_parameters(local: LocalParameters, setting: Setting) -> Any:
+    """Parameters whose optimizer state this rank keeps. [1]."""
+    if setting.zero_stage == 0:
+        return local.total
+    dense_ranks, expert_ranks = shard_ranks(setting)
+    return local.dense / dense_ranks + local.expert / expert_ranks
+
+
 def keeps_whole_weights(setting: Setting) -> Any:
     """Whether whole 16-bit weights stay on the GPU: always below ZeRO-3, and with it under a pipeline."""
     return (setting.zero_stage < 3) | (np.asarray(setting.pipeline_parallel) > 1)
@@ -261,20 +269,49 @@ def _spread_master(count: Any, ranks: Any, setting: Setting, request: PlanReques
     DeepSeek-V3 on 512 GPUs peaks at 57 to 60 GiB (torchtitan PR 2107).
     """
     habits, stage = request.framework.memory, setting.zero_stage
-    shared = np.asarray(ranks) > 1
-    whole = np.where(keeps_whole_weights(setting) & shared, habits.weight_bytes, 0.0) * (stage >= 2)
-    whole_gradients: Any = habits.weight_bytes
-    if habits.piped_gradients == "chunk":
-        whole_gradients = MASTER_BYTES / np.asarray(setting.virtual_stages)
-    piped = np.asarray(setting.pipeline_parallel) > 1
-    add_up = np.where(piped & shared, whole_gradients, 0.0)
     shard = ranks if stage >= 2 else 1
-    gradients: Any = habits.gradient_bytes / shard
-    if stage >= 2:
-        deferred = np.where(shared & defers_reduction(setting, request), habits.reduced_gradient_bytes, 0.0)
-        gradients = np.where(piped, gradients + add_up, np.maximum(gradients, deferred))
+    whole, whole_gradients = _whole_beside(ranks, setting, request)
+    gradient = habits.gradient_bytes / shard
+    piped = np.asarray(setting.pipeline_parallel) > 1
     return StateBytes(
         weights_bytes=count * (MASTER_BYTES / shard + whole),
-        gradients_bytes=count * gradients,
+        gradients_bytes=count
+        * np.where(piped, gradient + whole_gradients, np.maximum(gradient, whole_gradients)),
         optimizer_bytes=count * (habits.optimizer_bytes - MASTER_BYTES) / (ranks if stage >= 1 else 1),
     )
+
+
+def _whole_beside(ranks: Any, setting: Setting, request: PlanRequest) -> tuple[Any, Any]:
+    """Bytes of a parameter's whole weights, and of its whole gradients, where the shard is the master."""
+    habits = request.framework.memory
+    if setting.zero_stage < 2:
+        return 0.0, 0.0
+    shared, piped = np.asarray(ranks) > 1, np.asarray(setting.pipeline_parallel) > 1
+    weights = np.where(keeps_whole_weights(setting) & shared, habits.weight_bytes, 0.0)
+    added: Any = habits.weight_bytes
+    if habits.piped_gradients == "chunk":
+        added = MASTER_BYTES / np.asarray(setting.virtual_stages)
+    deferred = np.where(defers_reduction(setting, request), habits.reduced_gradient_bytes, 0.0)
+    return weights, np.where(shared, np.where(piped, added, deferred), 0.0)
+
+
+def whole_state(local: LocalParameters, setting: Setting, request: PlanRequest) -> StateBytes:
+    """Bytes of weights and gradients that a GPU holds whole while all shards lie on the host.
+
+    None where weights are gathered layer by layer and gradients leave as they come; else what FSDP keeps
+    between its passes (``keeps_whole_weights``) and, where it defers or accumulates, whole gradients.
+    """
+    total = StateBytes(weights_bytes=0.0 * local.total, gradients_bytes=0.0 * local.total)
+    if not request.framework.memory.sharded_weights_are_master:
+        whole = _weight_bytes(setting, request) if setting.zero_stage < 3 else 0.0
+        return replace(total, weights_bytes=local.total * whole)
+    dense_ranks, expert_ranks = shard_ranks(setting)
+    frozen = request.workload.frozen_weights
+    for count, ranks in ((local.dense, dense_ranks), (local.expert, expert_ranks)):
+        weights, gradients = _whole_beside(ranks, setting, request)
+        if frozen:
+            weights = np.where(weights > 0, request.workload.frozen_weight_bytes or weights, 0.0)
+        total = total + StateBytes(
+            weights_bytes=count * weights, gradients_bytes=count * (0.0 if frozen else gradients)
+        )
+    return total

@@ -11,9 +11,10 @@ import numpy as np
 
 from planner.cost.activations import token_region_divisor, tokens_per_micro_batch
 from planner.cost.collectives import send_time
-from planner.cost.data_parallel import data_parallel_time, optimizer_offload_time, optimizer_time
+from planner.cost.data_parallel import data_parallel_time, optimizer_time
 from planner.cost.layer import embedding_time, head_time, layer_time, mtp_time
 from planner.cost.layer_comm import ELEMENT_BYTES, stage_group
+from planner.cost.offload import optimizer_offload_time
 from planner.cost.orders import BIDIRECTIONAL
 from planner.cost.schedule import bubble, simulate
 from planner.cost.setting import Setting

@@ -193,7 +193,7 @@ def _limits(request: PlanRequest) -> list[str]:
     found = [] if request.max_bubble is None else [BUBBLE]
     if not request.allow_tensor_parallel_across_nodes:
         found.append(DOMAIN)
-    if "optimizer" in request.framework.limits.offloads:
+    if set(request.framework.limits.offloads) - {"none"}:
         found.append(HOST)
     return [*found, *(f"{PIN}{pin.option}" for pin in request.pins)]
 

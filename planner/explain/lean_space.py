@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planner.cost.offload import OF_STATE, host_state_bytes, resident_state
 from planner.cost.orders import BIDIRECTIONAL
-from planner.cost.states import load_local_parameters, state_bytes
+from planner.cost.states import load_local_parameters
 from planner.cost.step import mean_load
-from planner.rules.memory import HOST_BUFFER_FACTOR, HOST_GRADIENT_BYTES
+from planner.rules.memory import HOST_BUFFER_FACTOR
 from planner.solver.capacity import rank_memory
 from planner.solver.space import MOST_PAIRS, Codes, Join, Rows, Space
 from planner.solver.tables import settings_by_category
@@ -191,31 +192,26 @@ def _mean_state_bytes(rows: Rows, request: PlanRequest) -> Floats:
     """
     least, chunks = np.zeros(len(rows)), int(max(1, request.model.num_layers))
     for chosen, setting in settings_by_category(rows, schedule="none", virtual_stages=chunks):
-        state = state_bytes(
-            load_local_parameters(mean_load(setting, request), setting, request), setting, request
-        )
-        kept = 0.0 if setting.offload == "optimizer" else state.optimizer_bytes
-        least[chosen] = (state.weights_bytes + state.gradients_bytes + kept) * (1 - EQUAL)
+        local = load_local_parameters(mean_load(setting, request), setting, request)
+        least[chosen] = resident_state(local, setting, request).total * (1 - EQUAL)
     return least
 
 
 def _host_allows(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
-    """Whether the optimizer state of a node's GPUs can lie in host memory; the mean rank stands for all.
+    """Whether the state that a node's GPUs offload can lie in host memory; the mean rank stands for all.
 
     Notes
     -----
     A lower bound of ``planner.rules.memory.host_bytes_per_node``, which counts the fullest rank.
     """
-    allows = np.asarray(rows.values("offload") != "optimizer")
+    allows = ~np.isin(rows.values("offload"), sorted(OF_STATE))
     offloaded = np.flatnonzero(~allows)
     part = rows.take(offloaded)
     usable = request.cluster.accelerator.host.node_memory_bytes
-    for chosen, setting in settings_by_category(part, offload="none"):
+    for chosen, setting in settings_by_category(part):
         local = load_local_parameters(mean_load(setting, request), setting, request)
-        state = state_bytes(local, setting, request).optimizer_bytes
-        gradients = state * HOST_GRADIENT_BYTES / request.framework.memory.optimizer_bytes
         used: Codes = np.prod([part.take(chosen).values(name) for name in DEGREES], axis=0)
         gpus = np.minimum(request.cluster.gpus_per_node, used)
-        needed = gpus * HOST_BUFFER_FACTOR * (state + gradients)
+        needed = gpus * HOST_BUFFER_FACTOR * host_state_bytes(local, setting, request)
         allows[offloaded[chosen]] = needed * (1 - EQUAL) <= usable
     return allows

@@ -36,6 +36,7 @@ LIMIT_RULES = frozenset(
         "tied_embeddings_go_with_the_pipeline",
         "framework_has_the_offload",
         "optimizer_offload_needs_sharding",
+        "parameter_offload_needs_sharded_weights",
         "activation_offload_stands_alone",
         "framework_has_the_precision",
         "framework_has_the_rank_order",

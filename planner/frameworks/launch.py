@@ -167,6 +167,12 @@ def whole(value: Any) -> int:
         raise ValueError("must be a whole number") from error
 
 
+def offload_named(parameters: bool, activations: bool) -> str:
+    """Return the plan's word for what a file sends to the host."""
+    sent = {"parameters": parameters, "activations": activations}
+    return "+".join(name for name, is_sent in sent.items() if is_sent) or "none"
+
+
 def positive(value: Any) -> int:
     """Read a whole number of at least 1."""
     number = whole(value)

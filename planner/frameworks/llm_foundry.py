@@ -48,6 +48,9 @@ LIMITS = Limits(
     recompute=("none", "full"),
     partial_recompute=False,
     moe_tensor_needs_sequence_parallel=False,
+    # fsdp_config.cpu_offload: FSDP's CPUOffload.
+    offloads=("none", "parameters"),
+    parameter_offload_zero_stages=(2, 3),
     precisions=("fp32", "fp16", "bf16", "fp8"),
     plain_replication_combines=False,
 )

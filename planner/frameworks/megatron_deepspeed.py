@@ -48,6 +48,8 @@ MEMORY = MemoryHabits(
     checkpoint_bytes=2.4,
     # Reduce and gather buckets of 5e8 elements (reduce_bucket_size, allgather_bucket_size), double-buffered.
     bucket_bytes=4e9,
+    # DeepSpeed's partitioned gradients are kept where the optimizer is.
+    offloads_gradients=True,
     reserved_over_allocated=1.03,
     # CUDA 11 context with the full kernel set (1.8 GiB in older stacks).
     context_bytes=1.9e9,
@@ -68,7 +70,7 @@ LIMITS = Limits(
     recompute=("none", "selective", "full"),
     partial_recompute=True,
     moe_tensor_needs_sequence_parallel=False,
-    offloads=("none", "optimizer"),
+    offloads=("none", "optimizer", "parameters"),
     precisions=("fp32", "fp16", "bf16"),
     replicates_kv_heads_over_context=True,
     # Its GPT has no linear mixers.

@@ -28,6 +28,7 @@ LIMITS = Limits(
     microbatches_at_least_stages=False,
     interleaved_multiple_of_stages=True,
     moe_tensor_needs_sequence_parallel=False,
+    # Without parameters: as a kind of their own they make the largest of all spaces half as large again.
     offloads=("none", "optimizer", "activations"),
     rank_orders=("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost.offload import OF_ACTIVATIONS, OF_PARAMETERS
 from planner.rules.rule import Column, divides, implies, is_in, rule
 from planner.rules.words import ranks_words
 from planner.spec.plan import Plan
@@ -326,18 +327,41 @@ def optimizer_offload_needs_sharding(request: PlanRequest, offload: Column, zero
     return implies(offload == "optimizer", np.asarray(zero_stage) > 0)
 
 
-@rule(source="Megatron-LM transformer_config.py: CPU offloading needs pp = 1 and no recompute")
+@rule(
+    source="DeepSpeed config.py: offload_param with ZeRO-3 only; FSDP's CPUOffloadPolicy moves any shards",
+    field="zero_stage",
+)
+def parameter_offload_needs_sharded_weights(
+    request: PlanRequest, offload: Column, zero_stage: Column
+) -> Column:
+    """{request.framework.name} offloads parameters that are sharded, not under ZeRO-{zero_stage}."""
+    stages = request.framework.limits.parameter_offload_zero_stages
+    return implies(is_in(offload, OF_PARAMETERS), is_in(zero_stage, stages))
+
+
+def _beside_offload(plan: Plan, request: PlanRequest) -> dict[str, str]:
+    limits = request.framework.limits
+    kinds = " or ".join(f"'{kind}'" for kind in limits.activation_offload_recompute)
+    where = " without a pipeline" if limits.activation_offload_excludes_pipeline else ""
+    return {"kinds": kinds, "where": where}
+
+
+@rule(
+    source="Megatron-LM transformer_config.py: CPU offloading needs pp = 1 and no recompute; transformers' "
+    "gradient_checkpointing_kwargs, torchtune and MaxText offload the inputs of recomputed layers",
+    numbers=_beside_offload,
+)
 def activation_offload_stands_alone(
     request: PlanRequest, offload: Column, pipeline_parallel: Column, recompute: Column
 ) -> Column:
-    """{request.framework.name} offloads activations only without a pipeline and without recompute, not
-    with {pipeline_parallel} pipeline ranks and recompute '{recompute}'.
+    """{request.framework.name} offloads activations{where} with recompute {kinds}, not with
+    {pipeline_parallel} pipeline ranks and recompute '{recompute}'.
     """
-    applies = np.logical_and(
-        request.framework.limits.activation_offload_excludes_pipeline, offload == "activations"
-    )
-    alone = np.logical_and(np.asarray(pipeline_parallel) == 1, recompute == "none")
-    return implies(applies, alone)
+    limits = request.framework.limits
+    alone = is_in(recompute, limits.activation_offload_recompute)
+    if limits.activation_offload_excludes_pipeline:
+        alone = np.logical_and(alone, np.asarray(pipeline_parallel) == 1)
+    return implies(is_in(offload, OF_ACTIVATIONS), alone)
 
 
 @rule(source="framework limit: number formats that it trains in")
@@ -368,6 +392,7 @@ FRAMEWORK_RULES = (
     tied_embeddings_go_with_the_pipeline,
     framework_has_the_offload,
     optimizer_offload_needs_sharding,
+    parameter_offload_needs_sharded_weights,
     activation_offload_stands_alone,
     framework_has_the_precision,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.cost.memory import memory
+from planner.cost.memory import host_bytes, memory
 from planner.cost.words import memory_words
 from planner.rules.rule import rule
 from planner.rules.stages import STAGE_RULES
@@ -42,45 +42,50 @@ def every_stage_fits_in_memory(request: PlanRequest, plan: Plan) -> bool:
     return max(float(stage.total) for stage in memory(plan, request)) <= request.cluster.usable_hbm_bytes
 
 
-HOST_GRADIENT_BYTES = 4.0
-"""fp32 gradient that a CPU optimizer holds beside its own state. [byte per parameter]"""
 HOST_BUFFER_FACTOR = 1.5
-"""Pinned buffers and copies on the host: ``additional_buffer_factor`` of DeepSpeed's memory estimators."""
+"""Pinned buffers and copies on the host: ``additional_buffer_factor`` of DeepSpeed's memory estimators.
+PyTorch rounds pinned allocations up to powers of two."""
+
+
+OFFLOADED_WORDS = {
+    "optimizer": "optimizer state",
+    "parameters": "weights, gradients and optimizer state",
+    "activations": "activations",
+    "parameters+activations": "model state and activations",
+}
 
 
 def host_bytes_per_node(plan: Plan, request: PlanRequest) -> float:
-    """Host memory that a node needs for the optimizer state offloaded by its GPUs. [byte].
+    """Host memory that a node needs for what its GPUs offload. [byte].
 
     Notes
     -----
-    1.5 times (optimizer state + 4 bytes of gradient) of the fullest rank, for each GPU of the node.
+    1.5 times what the fullest rank keeps there (``cost.memory.host_bytes``), for each GPU of the node.
 
     References
     ----------
     DeepSpeed runtime/zero/stage3.py, ``estimate_zero3_model_states_mem_needs``.
     """
-    on_gpu = memory(plan.model_copy(update={"offload": "none"}), request)
-    state = max(float(stage.optimizer_bytes) for stage in on_gpu)
-    gradients = state * HOST_GRADIENT_BYTES / request.framework.memory.optimizer_bytes
     gpus = min(request.cluster.gpus_per_node, plan.num_gpus)
-    return gpus * HOST_BUFFER_FACTOR * (state + gradients)
+    return gpus * HOST_BUFFER_FACTOR * host_bytes(plan, request)
 
 
 def _host(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     return {
+        "offloaded": OFFLOADED_WORDS.get(plan.offload, ""),
         "needed": format_bytes(host_bytes_per_node(plan, request)),
         "usable": format_bytes(request.cluster.accelerator.host.node_memory_bytes),
     }
 
 
 @rule(
-    source="DeepSpeed memory estimators: 16 bytes a parameter on the host, times 1.5",
+    source="DeepSpeed memory estimators: 16 or 18 bytes a parameter on the host, times 1.5",
     field="offload",
     numbers=_host,
 )
 def offloaded_state_fits_in_host_memory(request: PlanRequest, plan: Plan) -> bool:
-    """The optimizer state that a node's GPUs offload needs {needed} of host memory, the node has {usable}."""
-    if plan.offload != "optimizer" or not has_priceable_stages(plan, request):
+    """The {offloaded} that a node's GPUs offload needs {needed} of host memory, the node has {usable}."""
+    if plan.offload == "none" or not has_priceable_stages(plan, request):
         return True
     return host_bytes_per_node(plan, request) <= request.cluster.accelerator.host.node_memory_bytes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,7 @@ def implies(condition: Column, consequence: Column) -> Column:
     return np.logical_or(np.logical_not(condition), consequence)
 
 
-def is_in(value: Column, allowed: tuple[Any, ...]) -> Column:
+def is_in(value: Column, allowed: Collection[Any]) -> Column:
     """Whether each value is one of a few."""
     found: Column = np.zeros(np.shape(value), dtype=bool)
     for entry in allowed:

@@ -46,7 +46,10 @@ MOST_CELLS = 2_000_000
 
 @dataclass(frozen=True)
 class Alike:
-    """Settings with the same schedule, p, v, m and kind of recompute, one entry each."""
+    """Settings with the same schedule, p, v, m and kind of recompute, one entry each.
+
+    All of them, or none, offload activations.
+    """
 
     rows: Rows
     work: WorkTimes
@@ -175,7 +178,7 @@ def _closely(
     recompute, request = alike.value("recompute"), alike.request
     numbers = tried(shares.own, shares.mirror, recompute, request)
     fits = fits_of(alike, shares.own, shares.mirror, numbers)
-    fits, recomputed = fewest(fits, shares, recompute, request)
+    fits, recomputed = fewest(fits, shares, recompute, alike.value("offload"), request)
     passes = passes_of(alike, shares, recomputed)
     longest, paces = _longest(_by_rank(alike, passes), True)
     after = _after(alike, shares, paces & fits[:, :, None]) if after is None else after
@@ -201,12 +204,12 @@ def blocks(alike: Alike, shares: RankShares) -> Iterator[Index]:
 def _is_exact(alike: Alike) -> bool:
     """Whether the layout alone says how many layers are recomputed."""
     recompute = alike.value("recompute")
-    return recompute == "none" or recomputes_all(recompute, alike.request)
+    return recompute == "none" or recomputes_all(recompute, alike.value("offload"), alike.request)
 
 
 def _busy(alike: Alike, shares: RankShares) -> Floats:
     """Seconds of a micro-batch that each load takes at least, as [setting, load]. [s]."""
-    again = float(recomputes_all(alike.value("recompute"), alike.request))
+    again = float(recomputes_all(alike.value("recompute"), alike.value("offload"), alike.request))
     forward, backward = _phases(alike, shares.own, shares.mirror, again)
     return forward + backward
 

@@ -192,16 +192,16 @@ def holds_state(rows: Rows, request: PlanRequest) -> npt.NDArray[np.bool_]:
     Notes
     -----
     A rank needs no less than the state of its layers, and that is linear in them, so p ranks need no less
-    than the state of all layers. Settings that differ in nothing that state reads are priced once.
+    than the state of all layers. Settings that differ in nothing that state reads are priced once, with one
+    micro-batch and the most chunks, which make whole gradients that wait or add up the fewest.
     """
     _, first, alike = np.unique(rows.key(OF_STATE), return_index=True, return_inverse=True)
     few = rows.take(first)
     needed = np.zeros(len(few))
     for chosen, setting in settings_by_category(few, ("precision", "zero_stage", "offload")):
         for kind, count in request.model.kind_counts.items():
-            state = layer_state_bytes(kind, _widest(setting), request)
-            optimizer = 0.0 if setting.offload == "optimizer" else state.optimizer_bytes
-            needed[chosen] += count * (state.weights_bytes + state.gradients_bytes + optimizer)
+            leanest = replace(_widest(setting), num_microbatches=1, virtual_stages=request.model.num_layers)
+            needed[chosen] += count * layer_state_bytes(kind, leanest, request).total
     free = few.values("pipeline_parallel") * request.cluster.usable_hbm_bytes
     return np.asarray((needed <= free * (1 + 1e-9))[alike])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from planner.cost.offload import IN_LAYERS
 from planner.solver.alike import Close
 from planner.solver.preference import NEVER
 from planner.solver.scan import Candidates
@@ -49,10 +50,11 @@ class Entry:
     def work_key(self) -> tuple[int, ...]:
         """Key of the settings whose stages work alike.
 
-        ZeRO-2 and 3 add to a layer's work by their groups, offloaded activations by their copies.
+        ZeRO-2 and 3 add to a layer's work by their groups, offload inside layers by its copies.
         """
         rows, at = self.source.rows, self.index
         group = tuple(int(rows.codes[name][at]) for name in SHARED)
-        group = (*group, int(rows.value("offload", at) == "activations"))
+        copied = rows.value("offload", at)
+        group = (*group, sorted(IN_LAYERS).index(copied) if copied in IN_LAYERS else -1)
         stage = rows.value("zero_stage", at)
         return (*group, stage, int(rows.codes["shard_group_size"][at])) if stage >= 2 else group

@@ -5,24 +5,29 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from planner.cost.offload import OF_ACTIVATIONS
 from planner.solver.tables import Floats, Phases, WorkTimes
 from planner.spec.model import LayerKind, Model
-from planner.spec.plan import Recompute
+from planner.spec.plan import Offload, Recompute
 from planner.spec.request import PlanRequest
 
 Counts = npt.NDArray[np.int64]
 
 
-def may_skip_recompute(request: PlanRequest) -> bool:
-    """Whether the user's pins admit a plan without recompute."""
-    return all(pin.admits("none") for pin in request.pins if pin.field == "recompute")
+def may_skip_recompute(offload: Offload, request: PlanRequest) -> bool:
+    """Whether a plan with recompute is worth no more than the same one without, where that fits.
+
+    Not where the user's pins rule that one out, nor where less is copied to the host of recomputed layers.
+    """
+    pins = [pin for pin in request.pins if pin.field == "recompute"]
+    return offload not in OF_ACTIVATIONS and all(pin.admits("none") for pin in pins)
 
 
-def recomputes_all(recompute: Recompute, request: PlanRequest) -> bool:
+def recomputes_all(recompute: Recompute, offload: Offload, request: PlanRequest) -> bool:
     """Whether this kind of recompute is of all layers, if any."""
     limits = request.framework.limits
     partial = limits.recomputes_partially(recompute) or limits.recompute_per_stage
-    return recompute != "none" and (not partial or not may_skip_recompute(request))
+    return recompute != "none" and (not partial or not may_skip_recompute(offload, request))
 
 
 def kinds_held(layouts: Counts, model: Model) -> dict[LayerKind, Counts]:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from planner.solver.layout_passes import Counts, may_skip_recompute
 from planner.solver.rank_shares import RankShares, Shares
-from planner.spec.plan import Recompute
+from planner.spec.plan import Offload, Recompute
 from planner.spec.request import PlanRequest
 
 Fits = npt.NDArray[np.bool_]
@@ -22,7 +22,9 @@ def tried(own: Shares, mirror: Shares | None, recompute: Recompute, request: Pla
     return np.arange(most + 1) if is_partial else np.array([0, most])
 
 
-def fewest(fits: Fits, shares: RankShares, recompute: Recompute, request: PlanRequest) -> tuple[Fits, Counts]:
+def fewest(
+    fits: Fits, shares: RankShares, recompute: Recompute, offload: Offload, request: PlanRequest
+) -> tuple[Fits, Counts]:
     """Whether layouts fit, as [setting, layout], and the fewest recomputed layers, as [.., layout, rank].
 
     Parameters
@@ -33,14 +35,14 @@ def fewest(fits: Fits, shares: RankShares, recompute: Recompute, request: PlanRe
     Notes
     -----
     A setting without recompute recomputes nothing, and one with it something: what fits without belongs
-    to the setting without. Where the user rules that one out, every layer is recomputed.
+    to the setting without. Where that is no other (``may_skip_recompute``), every layer is recomputed.
     """
     held = np.sum(shares.chunks, axis=2)
     shape = (len(fits), *held.shape)
     plain = np.all(fits[:, shares.place, 0], axis=2)
     if recompute == "none":
         return plain, np.zeros(shape, dtype=np.int64)
-    if not may_skip_recompute(request):
+    if not may_skip_recompute(offload, request):
         return np.all(fits[:, shares.place, -1], axis=2), np.broadcast_to(held, shape)
     if request.framework.limits.recompute_per_stage:
         numbers = tried(shares.own, shares.mirror, recompute, request)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.cost.layer_comm import PAIRED_SCHEDULES
+from planner.cost.offload import IN_LAYERS
 from planner.cost.step import exposed_hops, hop_time, straggler_fraction
 from planner.solver.bounds import bound_with_tail, pipeline_bound, with_recompute, with_tail
 from planner.solver.capacity import busiest_recomputing, fits_and_first, fits_widest, holds_one_layer
@@ -325,7 +326,7 @@ class Scan:
         keep = np.flatnonzero(fits)
         partial, first, bounds = partial.take(keep), first[keep], bounds.take(keep)
         shared = partial.rows.values("zero_stage") >= 2
-        shared |= partial.rows.values("offload") == "activations"
+        shared |= np.isin(partial.rows.values("offload"), sorted(IN_LAYERS))
         if np.any(shared):
             chosen = np.flatnonzero(shared)
             partial.work.put(chosen, work_times(partial.rows.take(chosen), self.request))

@@ -30,7 +30,7 @@ from planner.solver.result import Estimate, PlanResult, Status
 from planner.solver.rounds import Rounds
 from planner.solver.scale import MICROSECOND_S, gap_pct, microseconds_down, microseconds_up
 from planner.solver.scan import Candidates, Scan
-from planner.solver.sieve import ALIKE, sifted
+from planner.solver.sieve import alike_keys, sifted
 from planner.solver.space import Rows
 from planner.solver.stage_model import refine
 from planner.solver.stages import best_layout, floor_s, is_exhaustive, shares_of
@@ -347,7 +347,7 @@ class Search:
         bounds = microseconds_down(found.bound_s * goal_weight(found.rows, self._request)).tolist()
         scores = least_simplicity(found.rows).tolist()
         families = self._families(found.rows)
-        alike = found.rows.key(ALIKE).tolist()
+        alike = alike_keys(found.rows).tolist()
         every = list(zip(bounds, families, scores, alike, strict=True))
         for index in new.tolist():
             bound, family, score, key = every[index]

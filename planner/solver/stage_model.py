@@ -93,7 +93,11 @@ def _firsts(price: SettingPrice, loads: list[list[RankLoad]]) -> list[int | None
     """Numbers of layers that each chunk recomputes, where the framework has one number for all chunks."""
     limits = price.request.framework.limits
     partial = limits.recomputes_partially(price.values["recompute"])
-    if not partial or limits.recompute_per_stage or not may_skip_recompute(price.request):
+    if (
+        not partial
+        or limits.recompute_per_stage
+        or not may_skip_recompute(price.values["offload"], price.request)
+    ):
         return [None]
     least = max(min(row.least_recomputed for row in rows) for rows in loads)
     most = max(row.num_layers for rows in loads for row in rows)
@@ -160,7 +164,9 @@ class StageModel:
     ) -> None:
         self._first = first
         self._price = price
-        self._recomputes_all = recomputes_all(price.values["recompute"], price.request)
+        self._recomputes_all = recomputes_all(
+            price.values["recompute"], price.values["offload"], price.request
+        )
         self._bears_s = worth_s
         self._unit_s = worth_s / UNITS
         self._model = cp_model.CpModel()

@@ -102,7 +102,7 @@ def floor_s(price: SettingPrice) -> float:
     """Step time of the balanced layout at least, with no more recompute than its kind forces. [s]."""
     layers = near_even(price)
     held = tuple(sum(chunks) for chunks in price.chunk_layers(layers))
-    again = recomputes_all(price.values["recompute"], price.request)
+    again = recomputes_all(price.values["recompute"], price.values["offload"], price.request)
     return price.least_seconds(Layout(layers, held if again else (0,) * price.p))
 
 

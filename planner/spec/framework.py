@@ -95,7 +95,12 @@ class Limits(BaseModel):
     microbatches_multiple_of_stages: bool = False
     """Every schedule needs m to be a multiple of p (MaxText)."""
     activation_offload_excludes_pipeline: bool = True
-    """Activations are offloaded by layer: no pipeline, no recompute (Megatron)."""
+    """Activations are offloaded by layer: no pipeline (Megatron)."""
+    activation_offload_recompute: tuple[Recompute, ...] = ("none",)
+    """Kinds of recompute beside which activations go to the host. With ``full`` only the layers' inputs do: a
+    framework that has it recomputes every layer or none."""
+    parameter_offload_zero_stages: tuple[int, ...] = (3,)
+    """ZeRO stages whose shards of the weights may lie on the host."""
     rank_orders: tuple[RankOrder, ...] = (DEFAULT_ORDER,)
     """How it numbers ranks."""
     far_replicas_exclude_context: bool = False
@@ -187,6 +192,10 @@ class MemoryHabits(BaseModel):
     """Library workspaces and tables that the allocator counts. [byte]"""
     bucket_bytes: float = 0.0
     """Communication buckets of a fixed size, with replicas and without a pipeline. [byte]"""
+    offloads_gradients: bool = False
+    """Sharded gradients (ZeRO-2 and 3) leave the GPU together with the optimizer state (ZeRO-Offload)."""
+    host_gradient_bytes: float = 4.0
+    """Of a gradient that lies beside the optimizer state on the host."""
     bucket_gradient_bytes: float = 0.0
     """A second, 16-bit gradient for communication whenever gradients are synchronised; with ZeRO it lives
     only during a backward pass."""
@@ -291,6 +300,8 @@ class TimeHabits(BaseModel):
     expandable segments there is no such point)."""
     tight_memory_slowdown: float = Field(default=1.0, ge=1)
     """Step time beyond that share over the time below it."""
+    activation_copies_overlap: bool = True
+    """Offloaded activations are copied beside the layers' work, on streams of their own."""
     optimizer_bytes_per_owned: float = 45.0
     """Adam, norm and clipping, per parameter whose optimizer state this rank owns. [byte]"""
     optimizer_bytes_per_resident: float = 8.0

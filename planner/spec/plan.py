@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Schedule = Literal["none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipe-v"]
 Recompute = Literal["none", "selective", "full"]
 ContextParallelKind = Literal["ring", "all_gather", "all_to_all"]
-Offload = Literal["none", "optimizer", "activations"]
+Offload = Literal["none", "optimizer", "activations", "parameters", "parameters+activations"]
+"""What lives on the host: optimizer state; saved activations; weights with their gradients and optimizer."""
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 """Megatron's words for which axis numbers ranks fastest (first) and slowest (last)."""

@@ -142,14 +142,16 @@ def test_host_memory_is_about_the_least_that_works() -> None:
 
 
 def test_what_is_not_enough_is_said_once() -> None:
-    """175B: more HBM does not help where offloaded state has to lie on the host."""
+    """405B: more HBM does not help where offloaded state has to lie on the host."""
     offloaded = question(
-        {"model": "175b", "hardware": "a100", "gpus": 8, "framework": "deepspeed", "offload": "optimizer"}
+        {"model": "405b", "hardware": "a100", "gpus": 8, "framework": "deepspeed", "offload": "optimizer"}
     )
     said = relaxations(offloaded, (MEMORY,), 10).hopeless
     assert said[0] == "More HBM would be enough only together with dropping --offload optimizer."
     (others,) = [sentence for sentence in said if "None of these" in sentence]
-    assert others.startswith("None of these would be enough alone: shorter sequences (down to 256 tokens); ")
+    assert others.startswith(
+        "None of these would be enough alone: shorter sequences (down to 1,024 tokens); "
+    )
 
 
 def test_a_number_of_recomputed_layers_that_makes_no_room_is_not_the_last() -> None:

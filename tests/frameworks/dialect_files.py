@@ -264,9 +264,9 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
         "model": "qwen3-30b-a3b", "pipeline_parallel": 2, "schedule": "1f1b", "data_parallel": 8,
         "expert_parallel": 4, "zero_stage": 2, "num_microbatches": 8, "recompute": "full",
     }),
-    # the named file is not there: its name says ZeRO-3 with the optimizer offloaded
+    # the named file is not there: its name says ZeRO-3 with everything offloaded
     ("sft.yaml", FACTORY, "deepspeed", {
-        "model": "qwen2.5-7b", "seq_length": 8192, "zero_stage": 3, "offload": "optimizer", "micro_batch": 1,
+        "model": "qwen2.5-7b", "seq_length": 8192, "zero_stage": 3, "offload": "parameters", "micro_batch": 1,
         "num_microbatches": 4, "global_batch": 64, "recompute": "full", "frozen": False, "logits": 0.0,
     }),
     ("config.yaml", AXOLOTL, "accelerate", {
@@ -300,7 +300,7 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
         "seq_length": 4096, "recompute": "full", "offload": "optimizer", "precision": "bf16",
     }),
     ("run.sh", TRAINER, "accelerate", {
-        "num_gpus": 8, "model": "llama-2-13b", "zero_stage": 2, "offload": "optimizer", "micro_batch": 2,
+        "num_gpus": 8, "model": "llama-2-13b", "zero_stage": 2, "offload": "parameters", "micro_batch": 2,
         "num_microbatches": 8, "seq_length": 2048, "recompute": "full", "precision": "bf16",
     }),
     ("train.py", PROGRAM, "accelerate", {

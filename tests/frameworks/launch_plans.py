@@ -142,7 +142,7 @@ def random_plan(rng: random.Random, model: Model, profile: FrameworkProfile) -> 
         micro_batch=pick((1, 1, 2, 4)),
         num_microbatches=pick((1, 2, 4, 8, 12, 16)) * (p if rng.random() < 0.6 else 1),
         recompute=recompute,
-        offload="optimizer" if zero and "optimizer" in limits.offloads and rng.random() < 0.1 else "none",
+        offload=pick(limits.offloads) if limits.offloads and rng.random() < 0.2 else "none",
         precision=pick(limits.precisions) if rng.random() < 0.2 else "bf16",
     )
     if p > 1 and d > 1:

@@ -248,14 +248,6 @@ def test_what_a_trainer_switches_on_satisfies_the_settings_that_need_it() -> Non
     assert understood(launch)["precision"] == "fp16"
 
 
-def test_weights_on_the_host_are_said_not_to_be_priced() -> None:
-    source = '{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}},\n'
-    source += ' "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}'
-    found = lint(read_text(source, "ds.json"), asked("llama-3-8b", 8, "deepspeed", 8))
-    (said,) = [entry for entry in found if entry.rule == "unreadable-value"]
-    assert "weights that wait on the host are not priced" in said.message
-
-
 def test_stages_of_automodel_round_where_they_are_told_to() -> None:
     """48 layers in stages of 5 are 10 stages, not a multiple of 4 ranks (pipelining/functional.py)."""
     more = "{tp_size: 1, pipeline: {pp_schedule: Interleaved1F1B, layers_per_stage: 5, ROUND}, "

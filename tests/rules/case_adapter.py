@@ -17,6 +17,7 @@ from planner.catalog import load_cluster, load_model
 from planner.catalog.training import with_fine_tuning, with_optimizer
 from planner.cost.memory import memory
 from planner.frameworks import load_framework
+from planner.frameworks.launch import offload_named
 from planner.spec import Cluster, FrameworkProfile, Model, Plan, PlanRequest, StagePlan, Workload
 
 CASES = Path(__file__).parent.parent / "data" / "cases.jsonl"
@@ -24,7 +25,8 @@ CASES = Path(__file__).parent.parent / "data" / "cases.jsonl"
 FRAMEWORKS = (
     ("mbridge", "megatron-bridge"), ("nemo-", "nemo"), ("nemorl", "megatron"), ("automodel", "automodel"),
     ("titan", "torchtitan"), ("touchnet", "torchtitan"), ("nanotron", "nanotron"), ("ds-", "deepspeed"),
-    ("lf-", "deepspeed"), ("openrlhf", "deepspeed"), ("axolotl-2989", "accelerate"), ("axolotl", "deepspeed"),
+    ("lf-", "deepspeed"), ("openrlhf", "deepspeed"), ("axolotl-2989", "accelerate"),
+    ("axolotl-1428", "accelerate"), ("axolotl", "deepspeed"),
     ("xtuner", "deepspeed"), ("qwenvl", "deepspeed"), ("linly", "deepspeed"), ("s1-", "accelerate"),
     ("neox", "megatron-deepspeed"), ("foundry", "llm-foundry"), ("mpt30b", "llm-foundry"),
     ("maxtext", "maxtext"), ("easylm", "maxtext"), ("accel", "accelerate"), ("trl", "accelerate"),
@@ -256,12 +258,22 @@ def _plan(case: dict[str, Any], raw: dict[str, Any], model: Model) -> Plan:
         num_microbatches=1,
         recompute=_recompute(raw)[0],
         recompute_modules=_recompute(raw)[1],
-        offload="optimizer" if raw.get("offload") and "25%" not in raw["offload"] else "none",
+        offload=_offload(raw, case["id"]),
         precision=_precision(raw),
         stages=layers,
     )
     d = (_whole(raw.get("dp_shard")) or 1) * (_whole(raw.get("dp_replicate")) or 1)
     return _with_data_parallel(plan, _whole(raw.get("dp")) or d, raw)
+
+
+def _offload(raw: dict[str, Any], case_id: str) -> Any:
+    """What lies on the host; parameters only in frameworks that train with them there (not verl's phases)."""
+    text, checkpoints = str(raw.get("offload") or ""), "offload" in str(raw.get("recompute"))
+    has = load_framework(raw.get("framework") or _framework(case_id)).limits.offloads
+    parameters = text.startswith("params") and "parameters" in has
+    if text and "25%" not in text and not parameters:
+        return "optimizer"
+    return offload_named(parameters, checkpoints)
 
 
 def _has_sequence_parallelism(raw: dict[str, Any], case_id: str) -> bool:

@@ -25,7 +25,7 @@ SPECIAL = {
     "hf-blog-2245-70b-estimate", "mbridge-5077-uneven-estimate", "nanotron-261-1b-zero0-zero1",
     "verl-7476-ulysses-noop", "mlm-299-tied-embedding-group", "peak-flops-1276-89", "lf-5545-8b-qlora-52k",
     "ds-2928-idefics80b-vs-bloom", "ds-5770-qwen1.5b-2nodes", "foundry-1153-mi250-gcd",
-    "modelzoo-7-qwen3-30b-8b200", "mpt30b-v100-16", "automodel-2589-falcon-h1-tp4",
+    "modelzoo-7-qwen3-30b-8b200", "mpt30b-v100-16", "automodel-2589-falcon-h1-tp4", "ds-965-estimator-3b",
 }  # fmt: skip
 """Cases with a test of their own below."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from toys import tiny_dense, tiny_hybrid, tiny_moe, vary
 from planner.rules import RULES, TABULAR_RULES, Rule, check, mask, pin_rules, valid_values
 from planner.rules.encode import TooManyCombinations, allowed_rows, code, decode, encode_all, new_variables
 from planner.spec import Pin, Plan, PlanRequest
+from planner.spec.plan import Offload
 
 DOMAINS: dict[str, tuple] = {
     "tensor_parallel": (1, 2, 3, 8),
@@ -29,7 +31,7 @@ DOMAINS: dict[str, tuple] = {
     "micro_batch": (1, 2, 3),
     "num_microbatches": (1, 2, 4, 6, 16),
     "recompute": ("none", "full"),
-    "offload": ("none", "optimizer", "activations"),
+    "offload": get_args(Offload),
     "precision": ("bf16", "fp8"),
     "rank_order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
 }

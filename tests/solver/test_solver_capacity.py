@@ -9,9 +9,9 @@ import pytest
 from planner.api import question
 from planner.solver import capacity, scan
 from planner.solver.capacity import fits_and_first, fits_widest, holds_state
-from planner.solver.space import Rows
+from planner.solver.space import FIELDS, Rows
 from planner.solver.tables import OF_MEMORY, settings_by_category
-from planner.spec import PlanRequest
+from planner.spec import Plan, PlanRequest
 
 QUESTIONS: list[dict[str, str | int]] = [
     {"model": "llama-3-70b", "gpus": 64, "hardware": "a100-40gb"},
@@ -64,3 +64,19 @@ def test_kinds_of_context_parallelism_that_stand_for_others_hold_as_much(
         alone, least = fits_and_first(rows, request)
         assert np.array_equal(fits, alone)
         assert np.array_equal(first, least)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_one_setting_never_answers_for_another_that_reduces_at_once(order: int) -> None:
+    """Accelerate keeps whole gradients between micro-batches: 141 GB for 70B, and nothing in one piece."""
+    request = question({"model": "llama-3-70b", "gpus": 8, "framework": "accelerate", "hardware": "h200"})
+    sharded = Plan(data_parallel=8, zero_stage=3, shard_group_size=8)
+    cuts = [(8, 1), (1, 8)][::order]
+    plans = [sharded.model_copy(update={"micro_batch": b, "num_microbatches": m}) for b, m in cuts]
+    domains = {field: np.array(sorted({getattr(plan, field) for plan in plans})) for field in FIELDS}
+    codes = {
+        field: np.searchsorted(domain, [getattr(plan, field) for plan in plans])
+        for field, domain in domains.items()
+    }
+    in_one_piece = cuts.index((8, 1))
+    assert holds_state(Rows(domains, codes), request)[in_one_piece]

@@ -10,7 +10,13 @@ from __future__ import annotations
 from planner.frameworks.shared_time import EAGER_TIME
 from planner.spec.framework import FrameworkProfile, Limits, MemoryHabits
 
-TIME = EAGER_TIME.model_copy(update={"attention_kernel": "fa2"})
+TIME = EAGER_TIME.model_copy(
+    update={
+        "attention_kernel": "fa2",
+        # transformers, gradient checkpointing guide: both copies run on the compute stream.
+        "activation_copies_overlap": False,
+    }
+)
 
 MEMORY = MemoryHabits(
     sharded_weights_are_master=True,
@@ -45,7 +51,10 @@ LIMITS = Limits(
     recompute_per_stage=False,
     partial_recompute=False,
     moe_tensor_needs_sequence_parallel=False,
-    offloads=("none", "optimizer"),
+    # fsdp_offload_params moves the shards whole; transformers 5.16: gradient_checkpointing_kwargs.offload.
+    offloads=("none", "parameters", "activations", "parameters+activations"),
+    parameter_offload_zero_stages=(2, 3),
+    activation_offload_recompute=("full",),
     precisions=("fp32", "fp16", "bf16", "fp8"),
     plain_replication_combines=False,
     sequence_parallel=False,

@@ -16,6 +16,7 @@ from planner.frameworks.launch import (
     even_stages,
     implied_expert_tensor,
     make_plan,
+    offload_named,
     one_of,
     positive,
     text,
@@ -53,6 +54,8 @@ KEYS: dict[str, Key] = {
     _F + "reshard_after_forward": Key("reshard", _reshards),
     _F + "activation_checkpointing": Key("checkpointing_by_engine", yes),
     _F + "offload_params": Key("offload", yes),
+    "gradient_checkpointing_kwargs.offload": Key("activation_offload", yes),
+    "activation_offloading": Key("activation_offload", yes),
     _F + "version": Key("fsdp_version", text),
     _F + "sharding_strategy": Key("sharding", text),
     _P + "dp_replicate_size": Key("replicate_degree", positive),
@@ -93,6 +96,7 @@ ENGINES: dict[str, tuple[str, dict[str, Key]]] = {
             _D + "zero_stage": Key("zero_stage", whole),
             _D + "gradient_accumulation_steps": Key("num_microbatches", batch_number),
             _D + "offload_optimizer_device": Key("offload", text),
+            _D + "offload_param_device": Key("offload_param", text),
             _P + "sp_size": Key("context_parallel", positive),
         },
     ),
@@ -207,7 +211,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         micro_batch=b,
         num_microbatches=launch.get("num_microbatches", max(1, request.workload.global_batch // (d * b))),
         recompute="full" if checkpointed else "none",
-        offload="optimizer" if launch.get("offload", False) else "none",
+        offload=offload_named(launch.get("offload", False), launch.get("activation_offload", False)),
         precision=_precision(launch),
     )
     return plan.model_copy(update={"stages": even_stages(request.model, plan)})

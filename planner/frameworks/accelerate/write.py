@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from planner.cost.offload import OF_ACTIVATIONS, OF_PARAMETERS
 from planner.frameworks.accelerate.profile import PROFILE
 from planner.frameworks.bundle import ENVIRONMENT, common_files
 from planner.frameworks.expressible import limit_problems, refuse
@@ -18,6 +19,9 @@ ROTATIONS = {"all_gather": "allgather", "ring": "alltoall"}
 PRECISIONS = {"fp32": "no", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 
 
+OFFLOADED_INPUTS = (
+    "Offloaded activations need transformers 5.16 or later (`gradient_checkpointing_kwargs`: `offload`)."
+)
 _STARTER = """accelerate launch --config_file "$HERE/accelerate.yaml" --machine_rank "$NODE_RANK" \\
     --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" "$TRAIN_SCRIPT" "$@\""""
 
@@ -68,10 +72,11 @@ def write(plan: Plan, request: PlanRequest) -> dict[str, str]:
         "The sequence length is set where the script tokenises: "
         f"{request.workload.seq_length} tokens in this plan.",
     ]
+    notes = [OFFLOADED_INPUTS] if _offloads_inputs(plan) else []
     return {
         "accelerate.yaml": config_file(plan, request),
         "hf_arguments.json": json.dumps(hf_arguments(plan), indent=2) + "\n",
-        **common_files(plan, request, launch, steps, []),
+        **common_files(plan, request, launch, steps, notes),
     }
 
 
@@ -100,8 +105,8 @@ def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:
             "fsdp_version": 2,
             "fsdp_reshard_after_forward": plan.zero_stage == 3,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_activation_checkpointing": plan.recompute == "full",
-            "fsdp_offload_params": plan.offload == "optimizer",
+            "fsdp_activation_checkpointing": plan.recompute == "full" and not _offloads_inputs(plan),
+            "fsdp_offload_params": plan.offload in OF_PARAMETERS,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
         settings["parallelism_config"] = _parallelism(plan)
@@ -122,12 +127,19 @@ def _parallelism(plan: Plan) -> dict[str, Any]:
     return section
 
 
+def _offloads_inputs(plan: Plan) -> bool:
+    """Whether the Trainer checkpoints, which can send the layers' inputs to the host, and not FSDP2."""
+    return plan.offload in OF_ACTIVATIONS
+
+
 def hf_arguments(plan: Plan) -> dict[str, Any]:
     """Return the TrainingArguments that carry the batch; FSDP2 checkpoints by itself."""
+    by_trainer = plan.zero_stage == 0 or _offloads_inputs(plan)
     return {
         "per_device_train_batch_size": plan.micro_batch,
         "gradient_accumulation_steps": plan.num_microbatches,
-        "gradient_checkpointing": plan.recompute == "full" and plan.zero_stage == 0,
+        "gradient_checkpointing": plan.recompute == "full" and by_trainer,
+        **({"gradient_checkpointing_kwargs": {"offload": True}} if _offloads_inputs(plan) else {}),
         "bf16": plan.precision == "bf16",
         "fp16": plan.precision == "fp16",
         "max_grad_norm": 1.0,

@@ -24,6 +24,8 @@ MEMORY = MemoryHabits(
     loss_peak_bytes=14.0,
     # Reduce and gather buckets of 5e8 elements (reduce_bucket_size, allgather_bucket_size), double-buffered.
     bucket_bytes=4e9,
+    # runtime/zero/stage_1_and_2.py and stage3.py: partitioned gradients are kept where the optimizer is.
+    offloads_gradients=True,
     reserved_over_allocated=1.1,
     reported="device",
 )
@@ -47,7 +49,7 @@ LIMITS = Limits(
     partial_recompute=False,
     microbatches_at_least_stages=False,
     moe_tensor_needs_sequence_parallel=False,
-    offloads=("none", "optimizer"),
+    offloads=("none", "optimizer", "parameters"),
     precisions=("fp32", "fp16", "bf16"),
     zero3_with_experts=False,
     sequence_parallel=False,

@@ -10,6 +10,7 @@ from typing import Any
 from planner.errors import BadInput
 from planner.frameworks.dialects.common import TRAINER
 from planner.frameworks.launch import (
+    Found,
     Key,
     LaunchFile,
     collect,
@@ -64,13 +65,6 @@ def elements(value: Any) -> float | str:
     return number
 
 
-def weights_stay(value: Any) -> str:
-    """Read where weights live: only the GPU's are priced."""
-    if str(value) in {"cpu", "nvme"}:
-        raise ValueError("weights that wait on the host are not priced; the check keeps them on the GPU")
-    return str(value)
-
-
 def recomputes_all(value: Any) -> bool:
     """Read ``--recompute-granularity``: selective recompute leaves nothing out of a fused attention."""
     return str(value) == "full"
@@ -88,7 +82,7 @@ KEYS: dict[str, Key] = {
     "per_device_train_batch_size": Key("micro_batch", batch_number),
     "zero_optimization.stage": Key("zero_stage", zero_stage),
     "zero_optimization.offload_optimizer.device": Key("offload", text),
-    "zero_optimization.offload_param.device": Key("offload_param", weights_stay),
+    "zero_optimization.offload_param.device": Key("offload_param", text),
     "zero_optimization.mics_shard_size": Key("shard_group_size", group_size),
     "zero_optimization.zero_hpz_partition_size": Key("second_copy_ranks", group_size),
     "zero_optimization.reduce_bucket_size": Key("reduce_bucket", elements),
@@ -142,6 +136,7 @@ FLAGS: dict[str, Key] = {
     "--mixed_precision": Key("bf16", lambda value: str(value) == "bf16"),
     "--zero_stage": Key("zero_stage", zero_stage),
     "--offload_optimizer_device": Key("offload", text),
+    "--offload_param_device": Key("offload_param", text),
     **{
         name: Key("config_path", config_path)
         for name in ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--deepspeed_config_file")
@@ -216,22 +211,48 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         micro_batch=b,
         num_microbatches=m,
         recompute=recompute,
-        offload="optimizer" if offload in {"cpu", "nvme"} else "none",
+        offload=offload,
         precision=_precision(launch),
     )
     return plan.model_copy(update={"stages": even_stages(request.model, plan)})
 
 
+AWAY = frozenset({"cpu", "nvme"})
+"""Devices that are not the GPU."""
+
+
+def weights_alone_away(launch: LaunchFile) -> Found | None:
+    """Return the setting that sends weights to the host while the optimizer stays on the GPU.
+
+    No plan says that; both stay in the one that is priced.
+    """
+    alone = launch.get("offload_param", "none") in AWAY and launch.get("offload", "none") not in AWAY
+    return launch.fields["offload_param"] if alone and _is_read(launch) else None
+
+
+def _is_read(launch: LaunchFile) -> bool:
+    path = launch.get("config_path")
+    is_there = path is None or Path(path).name in {Path(name).name for name in launch.paths}
+    return is_there or "zero_stage" in launch.fields
+
+
 def sharding_of(launch: LaunchFile) -> tuple[int, str]:
-    """ZeRO stage and where the optimizer lives; a JSON that is not there says it by its name (``ds_z3``)."""
-    path, offload = launch.get("config_path"), launch.get("offload", "none")
-    is_read = path is None or Path(path).name in {Path(name).name for name in launch.paths}
-    if "zero_stage" in launch.fields or is_read:
-        return launch.get("zero_stage", 0), offload
-    stage = re.search(r"(?:z|zero|stage)[-_]?([0-3])(?![0-9])", Path(path).name.lower())
-    if stage is None:
+    """ZeRO stage and what is offloaded; a JSON that is not there says it by its name (``ds_z3_offload``).
+
+    Published files of that name send weights along with the optimizer under ZeRO-3 (LLaMA-Factory, axolotl's
+    ``zero3_bf16_cpuoffload_all``), or weights alone (``..._params``), which no plan says.
+    """
+    if _is_read(launch):
+        kind = "parameters" if launch.get("offload_param", "none") in AWAY else "optimizer"
+        return launch.get("zero_stage", 0), kind if launch.get("offload", "none") in AWAY else "none"
+    path = launch.get("config_path")
+    found = re.search(r"(?:z|zero|stage)[-_]?([0-3])(?![0-9])", Path(path).name.lower())
+    if found is None:
         raise BadInput(f"the settings stand in {path}: name it together with the script")
-    return int(stage.group(1)), "cpu" if "offload" in path else offload
+    stage = int(found.group(1))
+    kind = "parameters" if stage == 3 else "optimizer"
+    is_away = "offload" in path and "offload_params" not in path
+    return stage, kind if is_away or launch.get("offload", "none") in AWAY else "none"
 
 
 def _precision(launch: LaunchFile) -> str:

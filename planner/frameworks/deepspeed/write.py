@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from planner.cost.offload import OF_PARAMETERS, OF_STATE
 from planner.frameworks.bundle import ENVIRONMENT, common_files
 from planner.frameworks.deepspeed.profile import PROFILE
 from planner.frameworks.expressible import limit_problems, mixer_problems, refuse
@@ -24,7 +25,7 @@ def inexpressible(plan: Plan, request: PlanRequest) -> list[str]:
     folded = plan.expert_parallel > 1 and plan.tensor_parallel > 1
     if folded and plan.context_parallel > 1:
         problems.append("experts folded into tensor ranks do not go with Ulysses")
-    if plan.offload == "optimizer" and folded:
+    if plan.offload != "none" and folded:
         problems.append("experts folded into tensor ranks do not go with offload")
     if plan.pipeline_parallel > 1 or request.framework.name == "megatron-deepspeed":
         problems += mixer_problems(request.model, "Megatron-DeepSpeed's GPT")
@@ -118,8 +119,10 @@ def _zero(plan: Plan) -> dict[str, Any]:
     section: dict[str, Any] = {"stage": plan.zero_stage}
     if plan.zero_stage:
         section |= {"overlap_comm": True, "contiguous_gradients": True}
-    if plan.offload == "optimizer":
+    if plan.offload in OF_STATE:
         section["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if plan.offload in OF_PARAMETERS:
+        section["offload_param"] = {"device": "cpu", "pin_memory": True}
     return section
 
 

@@ -29,6 +29,11 @@ def _remat(value: Any) -> bool:
     return str(value).lower() not in {"false", "none", ""}
 
 
+def _offloading(value: Any) -> bool:
+    """Read where checkpoints go: ``true``, ``legacy`` and ``disk`` are away from the GPU."""
+    return str(value).lower() not in {"false", "none", ""}
+
+
 def _split(value: Any) -> int | None:
     """Ranks of a shard group; one is no group of its own."""
     ranks = positive(value)
@@ -39,6 +44,8 @@ def _fused_unless(value: Any) -> bool:
     return not yes(value)
 
 
+OFFLOADING = frozenset({"offload", "offload_disk", "unsloth"})
+"""Values of ``gradient_checkpointing`` with which the layers' inputs leave the GPU."""
 KEYS: dict[str, Key] = {
     "base_model": Key("named_model", text),
     "sequence_len": Key("seq_length", positive),
@@ -62,6 +69,9 @@ KEYS: dict[str, Key] = {
     "fsdp_config.reshard_after_forward": Key("reshard", yes),
     "fsdp_config.fsdp_sharding_strategy": Key("sharding", text),
     "fsdp_config.activation_checkpointing": Key("checkpointing_by_trainer", yes),
+    "fsdp_config.offload_params": Key("offload", yes),
+    "fsdp_config.fsdp_offload_params": Key("offload", yes),
+    "activation_offloading": Key("activation_offload", _offloading),
 }
 
 
@@ -85,6 +95,7 @@ def _read(source: str, path: str) -> LaunchFile:
     defaults: dict[str, Any] = {"bf16": True} if str(value_of(found, "bf16", "auto")) == "auto" else {}
     if "CutCrossEntropyPlugin" in str(value_of(found, "plugins", "")):
         defaults["loss"] = "chunked"  # unless it is switched off
+    defaults["activation_offload"] = value_of(found, "gradient_checkpointing") in OFFLOADING
     if value_of(found, "deepspeed"):
         return gathered("deepspeed", found, KEYS, path, defaults)
     is_split = any(entry.key == "dp_shard_size" and str(entry.value) not in {"None", "1"} for entry in found)

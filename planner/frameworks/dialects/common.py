@@ -65,6 +65,9 @@ TRAINER: dict[str, Key] = {
     "use_liger_kernel": Key("loss", chunked),
     "attn_implementation": Key("fused_attention", fused),
     "gradient_checkpointing": Key("checkpointing", yes),
+    "gradient_checkpointing_kwargs.offload": Key("activation_offload", yes),
+    "activation_offloading": Key("activation_offload", yes),
+    "fsdp_config.offload_params": Key("offload", yes),
     "deepspeed": Key("config_path", text),
     **{
         f"{prefix}gradient_accumulation_kwargs.sync_each_batch": Key("memory", synchronised)

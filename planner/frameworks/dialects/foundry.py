@@ -28,6 +28,7 @@ KEYS: dict[str, Key] = {
     "precision": Key("mixed_precision", _precision),
     "fsdp_config.sharding_strategy": Key("sharding", text),
     "fsdp_config.activation_checkpointing": Key("checkpointing", yes),
+    "fsdp_config.cpu_offload": Key("offload", yes),
     "model.pretrained_model_name_or_path": Key("named_model", text),
     "model.n_layers": Key("model.num_layers", positive),
     "model.d_model": Key("model.hidden_size", positive),

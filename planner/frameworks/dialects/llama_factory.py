@@ -44,6 +44,7 @@ KEYS: dict[str, Key] = {
     "enable_liger_kernel": Key("loss", chunked),
     "pure_bf16": Key("bf16", half),
     "fsdp": Key("fsdp", text),
+    "use_unsloth_gc": Key("activation_offload", yes),
     **LAUNCHERS,
 }
 
@@ -61,7 +62,7 @@ def read(source: str, path: str) -> LaunchFile:
     if value_of(found, "pure_bf16"):
         defaults["optimizer"] = "pure-adam"
     if value_of(found, "fsdp"):
-        defaults["distributed_type"] = "FSDP"
+        defaults |= {"distributed_type": "FSDP", "offload": "offload" in str(value_of(found, "fsdp"))}
     framework = "deepspeed" if value_of(found, "deepspeed") else "accelerate"
     launch = gathered(framework, found, keys, path, defaults)
     if value_of(found, "stage") not in PAIRED:

@@ -76,6 +76,7 @@ DTENSOR_KEYS: dict[str, Key] = {
     _D + "lora_cfg.enabled": Key("finetune", _adapters),
     _D + "sequence_parallel": Key("sequence_parallel", yes),
     _D + "activation_checkpointing": Key("recompute", _all_layers),
+    _D + "cpu_offload": Key("offload", yes),
 }
 
 

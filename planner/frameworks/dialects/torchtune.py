@@ -52,6 +52,7 @@ KEYS: dict[str, Key] = {
     "dataset.max_seq_len": Key("seq_length", positive),
     "enable_activation_checkpointing": Key("checkpointing", yes),
     "fsdp_cpu_offload": Key("offload", yes),
+    "enable_activation_offloading": Key("activation_offload", yes),
     "fsdp_reshard_after_forward": Key("reshard", yes),
     "tensor_parallel_dim": Key("tensor_parallel", positive),
     "data_parallel_shard_dim": Key("shard_degree", _shard),

@@ -49,7 +49,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
         "layers_per_virtual_stage", "pipeline_parallel",
     ),
     "precision": ("precision", "fp8", "fp4", "bf16", "fp16"),
-    "offload": ("offload", "optimizer_offload"),
+    "offload": ("offload", "optimizer_offload", "offload_param", "activation_offload"),
 }  # fmt: skip
 """Plan field to the names under which a file may have said it."""
 

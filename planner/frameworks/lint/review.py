@@ -13,6 +13,7 @@ from planner.catalog.training import (
     without_master,
 )
 from planner.errors import BadInput, PlannerError
+from planner.frameworks.deepspeed.read import weights_alone_away
 from planner.frameworks.files import to_plan, write
 from planner.frameworks.launch import LaunchFile, make_plan
 from planner.frameworks.lint.bare_end import bare_end
@@ -247,6 +248,12 @@ def _stale(launch: LaunchFile) -> Iterator[Finding]:
         yield finding(old.found, "warning", "deprecated-key", message)
     for setting in launch.unknown:
         yield finding(setting, "warning", "unknown-key", f"{launch.framework} does not know {setting.key}")
+    alone = weights_alone_away(launch)
+    if alone is not None:
+        message = (
+            f"{alone.key} {alone.value!r}: weights on the host are priced together with the optimizer only"
+        )
+        yield finding(alone, "warning", "unpriced-value", f"{message}; the check keeps both on the GPU")
     for problem in launch.unreadable:
         variable = unset_variable(problem.found.value)
         if variable is None:

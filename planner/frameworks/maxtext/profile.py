@@ -55,7 +55,9 @@ LIMITS = Limits(
     microbatches_at_least_stages=True,
     interleaved_multiple_of_stages=True,
     moe_tensor_needs_sequence_parallel=False,
-    offloads=("none", "optimizer"),
+    # remat_policy: custom with decoder_layer_input: offload; nothing else of a layer is kept.
+    offloads=("none", "optimizer", "activations"),
+    activation_offload_recompute=("full",),
     precisions=("fp32", "bf16", "fp8"),
     microbatches_multiple_of_stages=True,
     # activations between layers are split over the tensor axis (base.yml: activation_embed)

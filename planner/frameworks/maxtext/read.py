@@ -64,6 +64,7 @@ KEYS: dict[str, Key] = {
     "num_pipeline_repeats": Key("virtual_stages", degree),
     "num_layers_per_pipeline_stage": Key("layers_per_stage", positive),
     "optimizer_memory_host_offload": Key("offload", yes),
+    "decoder_layer_input": Key("layer_input", text),
     "quantization": Key("quantization", text),
     "dtype": Key("dtype", text),
     "model_name": Key("named_model", text),
@@ -125,6 +126,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
     schedule = "none" if p == 1 else "interleaved" if v > 1 else "gpipe"
     kinds = {word: kind for kind, word in STRATEGIES.items()}
     remat = {word: kind for kind, word in REMAT.items()}
+    inputs_away = launch.get("recompute") == "custom" and launch.get("layer_input") == "offload"
     plan = make_plan(
         tensor_parallel=t,
         pipeline_parallel=p,
@@ -140,8 +142,8 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         sequence_parallel=t > 1,
         micro_batch=b,
         num_microbatches=m,
-        recompute=remat.get(launch.get("recompute", "full"), "selective"),
-        offload="optimizer" if launch.get("offload", False) else "none",
+        recompute="full" if inputs_away else remat.get(launch.get("recompute", "full"), "selective"),
+        offload="optimizer" if launch.get("offload", False) else "activations" if inputs_away else "none",
         precision=_precision(launch),
     )
     return plan.model_copy(update={"stages": even_stages(request.model, plan)})

@@ -124,7 +124,7 @@ def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:
         "per_device_batch_size": plan.data_parallel * plan.micro_batch * step / plan.num_gpus,
         "gradient_accumulation_steps": plan.num_microbatches // step,
         "max_target_length": request.workload.seq_length,
-        "remat_policy": REMAT[plan.recompute],
+        "remat_policy": REMAT[plan.recompute] if plan.offload != "activations" else "custom",
         "shard_optimizer_over_data": plan.zero_stage == 1,
         "steps": 100,
         "dataset_type": "synthetic",
@@ -143,6 +143,8 @@ def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:
         settings["num_layers_per_pipeline_stage"] = request.model.num_layers // stages
     if plan.offload == "optimizer":
         settings["optimizer_memory_host_offload"] = True
+    if plan.offload == "activations":
+        settings["decoder_layer_input"] = "offload"
     if plan.precision == "fp8":
         settings["quantization"] = "fp8"
     settings["dtype"] = "float32" if plan.precision == "fp32" else "bfloat16"

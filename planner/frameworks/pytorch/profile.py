@@ -43,7 +43,9 @@ LIMITS = Limits(
     microbatches_at_least_stages=True,
     interleaved_multiple_of_stages=False,
     moe_tensor_needs_sequence_parallel=False,
-    offloads=("none",),
+    # CPUOffloadPolicy of FSDP2.
+    offloads=("none", "parameters"),
+    parameter_offload_zero_stages=(2, 3),
     precisions=("fp32", "bf16"),
     tied_embeddings_with_pipeline=False,
     # The script makes its own mesh.

@@ -41,6 +41,7 @@ _PLAN = {
     "micro_batch": positive,
     "num_microbatches": positive,
     "recompute": text,
+    "offload": text,
     "precision": text,
     "rank_order": text,
     "shard": positive,

@@ -38,6 +38,7 @@ PLAN_NUMBERS = (
     "micro_batch",
     "num_microbatches",
     "recompute",
+    "offload",
     "precision",
     "rank_order",
 )

@@ -106,6 +106,7 @@ KEYS: dict[str, Key] = {
     "training.num_tokens_per_train_step": Key("step_tokens", whole),
     "parallelism.num_pp_microbatches": Key("pipeline_accumulation", positive),
     "training.mixed_precision_param": Key("dtype", text),
+    "training.enable_cpu_offload": Key("offload", yes),
     "activation_checkpoint.mode": Key("recompute", mapped({w: w for w in ("none", "selective", "full")})),
     "ACTIVATION_CHECKPOINT": Key("recompute", mapped({w: w for w in ("none", "selective", "full")})),
     "PRECISION": Key("precision", text),
@@ -261,6 +262,7 @@ def to_plan(launch: LaunchFile, request: PlanRequest) -> Plan:
         micro_batch=b,
         num_microbatches=microbatches(global_batch, d, b),
         recompute=launch.get("recompute", "selective"),
+        offload="parameters" if launch.get("offload", False) else "none",
         precision=_precision(launch),
     )
     stages = stages_of(counts, plan) if counts else even_stages(request.model, plan)

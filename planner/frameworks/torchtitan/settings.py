@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.cost.offload import OF_PARAMETERS
 from planner.frameworks.launch import flow_counts, with_stages
 from planner.spec.model import Model
 from planner.spec.plan import Plan
@@ -54,7 +55,8 @@ def parallelism(plan: Plan, request: PlanRequest, version: str) -> Section:
 def training(plan: Plan, request: PlanRequest) -> Section:
     """Section ``[training]``: with a pipeline, one replica's local batch is all its micro-batches."""
     local = plan.micro_batch * (plan.num_microbatches if plan.pipeline_parallel > 1 else 1)
-    return {
+    section: Section = {"enable_cpu_offload": True} if plan.offload in OF_PARAMETERS else {}
+    return section | {
         "local_batch_size": local,
         "global_batch_size": plan.global_batch,
         "seq_len": request.workload.seq_length,
