@@ -26,6 +26,7 @@ LIMIT_RULES = frozenset(
         "context_and_expert_ranks_shard_the_weights",
         "plain_replicas_stand_alone",
         "shard_group_divides_the_replicas",
+        "shard_groups_divide_the_expert_replicas",
         "sharding_has_more_than_one_rank",
         "tensor_ranks_within_framework_limit",
         "pipeline_ranks_within_framework_limit",
