@@ -281,7 +281,7 @@ def _gathered_bytes(load: ChunkLoad, setting: Setting, request: PlanRequest) -> 
     reduced = 0.0 if request.workload.frozen_weights else habits.reduced_units
     return (
         gathered * (habits.gathered_units * largest + ends) * habits.weight_bytes
-        + gathered * habits.gathered_units * copied * shard_weight_bytes(request)
+        + gathered * habits.gathered_units * copied * shard_weight_bytes(setting, request)
         + largest * habits.reduced_gradient_bytes * reduced
     )
 

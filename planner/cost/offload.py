@@ -29,6 +29,7 @@ from planner.cost.states import (
     layer_local_parameters,
     owned_parameters,
     state_bytes,
+    weight_bytes,
     whole_state,
 )
 from planner.cost.work import LayerTime, WorkTime
@@ -85,19 +86,20 @@ def host_state_bytes(local: LocalParameters, setting: Setting, request: PlanRequ
     if setting.offload not in OF_STATE:
         return 0.0 * local.total
     owned = owned_parameters(local, setting)
-    weights = owned * (shard_weight_bytes(request) if setting.offload in OF_PARAMETERS else 0.0)
+    weights = owned * (shard_weight_bytes(setting, request) if setting.offload in OF_PARAMETERS else 0.0)
     if request.workload.frozen_weights:
         return weights
     gradients = owned * request.framework.memory.host_gradient_bytes
     return weights + gradients + state_bytes(local, setting, request).optimizer_bytes
 
 
-def shard_weight_bytes(request: PlanRequest) -> float:
-    """Bytes of a parameter of a shard on the host, as it is copied in: fp32 master, or 16 bits. [byte]."""
-    habits, workload = request.framework.memory, request.workload
+def shard_weight_bytes(setting: Setting, request: PlanRequest) -> float:
+    """Bytes of a parameter of a shard on the host, as it is copied in: the master, or 16 bits. [byte]."""
+    workload = request.workload
     if workload.frozen_weights:
-        return workload.frozen_weight_bytes or habits.weight_bytes
-    return MASTER_BYTES if habits.sharded_weights_are_master else habits.weight_bytes
+        return workload.frozen_weight_bytes or weight_bytes(setting, request)
+    is_master = request.framework.memory.sharded_weights_are_master
+    return MASTER_BYTES if is_master else weight_bytes(setting, request)
 
 
 def optimizer_offload_time(local: LocalParameters, setting: Setting, request: PlanRequest) -> Any:
@@ -113,7 +115,7 @@ def optimizer_offload_time(local: LocalParameters, setting: Setting, request: Pl
     frozen = request.workload.frozen_weights
     moved = 0.0 if frozen else HOST_ADAM_BYTES + (OFFLOADED_BYTES if setting.offload == "optimizer" else 0.0)
     if setting.offload in OF_PARAMETERS and setting.zero_stage < 3:
-        moved += shard_weight_bytes(request)
+        moved += shard_weight_bytes(setting, request)
     return owned_parameters(local, setting) * moved / request.cluster.accelerator.host.pcie_bytes_per_s
 
 
@@ -187,7 +189,7 @@ def _weights_and_gradients(local: LocalParameters, setting: Setting, request: Pl
         return Copies()
     habits, rate = request.framework.memory, request.cluster.accelerator.host.pcie_bytes_per_s
     owned = owned_parameters(local, setting)
-    up_s = owned * (shard_weight_bytes(request) if setting.zero_stage >= 3 else 0.0) / rate
+    up_s = owned * (shard_weight_bytes(setting, request) if setting.zero_stage >= 3 else 0.0) / rate
     gradient = habits.gradient_bytes if habits.sharded_weights_are_master else ELEMENT_BYTES
     gradient = 0.0 if request.workload.frozen_weights else gradient
     down_s = owned * gradient * gradient_reductions(setting, request) / rate

@@ -179,7 +179,7 @@ def _frozen_state(
 
     Where the shard is the master copy they are from ZeRO-2 on, with a whole copy beside it if one is kept.
     """
-    weight = request.workload.frozen_weight_bytes or _weight_bytes(setting, request)
+    weight = request.workload.frozen_weight_bytes or weight_bytes(setting, request)
     is_sharded = request.framework.memory.sharded_weights_are_master
     shards = setting.zero_stage >= (2 if is_sharded else 3)
     total: Any = 0.0
@@ -206,7 +206,7 @@ def keeps_whole_weights(setting: Setting) -> Any:
 def _spread(count: Any, ranks: Any, setting: Setting, request: PlanRequest) -> StateBytes:
     habits, stage = request.framework.memory, setting.zero_stage
     gradient, optimizer = _precision_bytes(setting, habits)
-    weight = _weight_bytes(setting, request)
+    weight = weight_bytes(setting, request)
     gradients = gradient + (bucket_bytes(setting, habits) if stage == 0 else 0.0)
     if habits.sharded_weights_are_master:
         return _spread_master(count, ranks, setting, request)
@@ -223,7 +223,7 @@ def bucket_bytes(setting: Setting, habits: MemoryHabits) -> Any:
     return np.where(synchronised, habits.bucket_gradient_bytes, 0.0)
 
 
-def _weight_bytes(setting: Setting, request: PlanRequest) -> float:
+def weight_bytes(setting: Setting, request: PlanRequest) -> float:
     """Bytes of one parameter as kept for computing.
 
     FP8 primary weights take one byte and, where the tensor cores cannot read a transposed FP8 operand (parts
@@ -303,7 +303,7 @@ def whole_state(local: LocalParameters, setting: Setting, request: PlanRequest) 
     """
     total = StateBytes(weights_bytes=0.0 * local.total, gradients_bytes=0.0 * local.total)
     if not request.framework.memory.sharded_weights_are_master:
-        whole = _weight_bytes(setting, request) if setting.zero_stage < 3 else 0.0
+        whole = weight_bytes(setting, request) if setting.zero_stage < 3 else 0.0
         return replace(total, weights_bytes=local.total * whole)
     dense_ranks, expert_ranks = shard_ranks(setting)
     frozen = request.workload.frozen_weights
