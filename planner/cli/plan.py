@@ -59,7 +59,7 @@ def command(as_json: bool, top: int, full: bool, what_if: bool, **options: Any) 
     refuse_existing((html, trace), force)
     request = question(options).request()
     result = find(request, top, limit, workers)
-    seconds = limit if full else SEARCH_S
+    seconds = limit if full else min(limit, SEARCH_S)
     found = answer(request, result, full=full, what_if=what_if, seconds=seconds, frameworks=known_frameworks)
     print_answer(found, as_json)
     for sentence in write_answer(found, html, trace, force):

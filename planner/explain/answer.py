@@ -54,9 +54,9 @@ WITNESS_NOTE = "The search found no plan in its time: this is the fastest of a f
 SEARCH_S = 10.0
 """Time limit of what an explanation searches, where none is given. [s]"""
 ASIDE_S = 2.0
-"""The plans with other degrees may take so long in the main answer, or as long as its own search. [s]"""
+"""The reasons of the main answer may take so long, or as long as a search that came to its end. [s]"""
 QUICK_S = 1.0
-"""A fast plan is looked for so long where the search found none. [s]"""
+"""So long is looked for a fast plan where the search found none, and for bounds that save searches. [s]"""
 
 
 def find(request: PlanRequest, top: int, time_limit_s: float, workers: int | None = None) -> PlanResult:
@@ -80,12 +80,19 @@ def find(request: PlanRequest, top: int, time_limit_s: float, workers: int | Non
         return PlanResult(status="infeasible", solve_s=seconds, num_settings=verdict.num_settings)
     looked_s = time.monotonic() - start
     left = max(time_limit_s - looked_s, FIRST_LOOK_SHARE * time_limit_s)
-    result = solve(request, top=top, time_limit_s=left, workers=workers)
+    result = solve(request, top=top, time_limit_s=left, workers=workers, narrow=_narrowed)
     if result.status != "time-limit" or verdict.witness is None:
         return result
     is_late = result.interrupted or looked_s > QUICK_S  # so wide a question that a look takes long
     quick = _quick(verdict.witness, request, 0.0 if is_late else QUICK_S)
     return replace(result, status="feasible", plans=(quick,), notes=(*result.notes, WITNESS_NOTE))
+
+
+def _narrowed(request: PlanRequest) -> PlanRequest | None:
+    """The request without settings that surely do not fit, as far as that is seen within a moment."""
+    from planner.explain.leanest import narrowed
+
+    return narrowed(request, QUICK_S)
 
 
 def _quick(plan: Plan, request: PlanRequest, seconds: float) -> Estimate:
@@ -151,7 +158,7 @@ def _explained(
     request: PlanRequest, result: PlanResult, best: Estimate, full: bool, what_if: bool, seconds: float
 ) -> Answer:
     is_proven = result.status == "optimal"
-    aside_s = max(ASIDE_S, result.solve_s)
+    aside_s = max(ASIDE_S, result.solve_s) if is_proven else ASIDE_S
     why_s = seconds if full else aside_s
     why = reasons(best, request, ranked=result.plans, proven=is_proven, resolve=full, seconds=why_s)
     sensitivity: Sensitivity | None = None

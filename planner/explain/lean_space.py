@@ -23,7 +23,7 @@ from planner.cost.step import mean_load
 from planner.rules.memory import HOST_BUFFER_FACTOR
 from planner.solver.capacity import rank_memory
 from planner.solver.space import MOST_PAIRS, Codes, Join, Rows, Space
-from planner.solver.tables import settings_by_category
+from planner.solver.tables import settings_by_category, settings_of_memory
 from planner.spec import Plan, PlanRequest
 
 Floats = npt.NDArray[np.float64]
@@ -67,7 +67,7 @@ class LeanSpace:
 
     def __init__(self, request: PlanRequest, deadline: float = np.inf) -> None:
         self._request = request
-        self._deadline = deadline
+        self.deadline = deadline
         self._space = Space.of(request)
         self.is_whole = True
         """Whether every state and setting was looked at so far; otherwise some, evenly spread, were not."""
@@ -78,6 +78,10 @@ class LeanSpace:
 
     def __len__(self) -> int:
         return len(self.state_bytes)
+
+    def may_hold(self, usable_bytes: float) -> bool:
+        """Whether the model state of some setting fits into a GPU."""
+        return bool(np.any(self.state_bytes <= usable_bytes * (1 + EQUAL)))
 
     def tables(self) -> Iterator[Table]:
         """Completed settings, those of the leanest states first."""
@@ -142,7 +146,7 @@ class LeanSpace:
         parts = self._space.grown(rows, joins)
         yield next(parts)
         for part in parts:
-            if time.monotonic() > self._deadline:
+            if time.monotonic() > self.deadline:
                 self.is_whole = False
                 return
             yield part
@@ -173,7 +177,7 @@ def least_bytes(rows: Rows, request: PlanRequest) -> Floats:
     every stage lies on two ranks.
     """
     bound = np.zeros(len(rows))
-    for chosen, setting in settings_by_category(rows):
+    for chosen, setting in settings_of_memory(rows):
         priced = rank_memory(setting, request)
         ranks = np.asarray(setting.pipeline_parallel)
         copies = 2 if setting.schedule in BIDIRECTIONAL else 1

@@ -7,8 +7,8 @@ of every setting's peak memory, and by the exact price of the few settings with 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,14 @@ import numpy.typing as npt
 from planner.cost.memory import memory
 from planner.cost.stage import with_stages
 from planner.cost.step import balanced_step_time
+from planner.explain.changes import with_hbm_bytes
 from planner.explain.lean_layout import lean_layouts
 from planner.explain.lean_space import EQUAL, LeanSpace, Table, plan_at
 from planner.rules import broken_rules
 from planner.solver.capacity import fits_somehow
 from planner.solver.evaluate import evaluate
-from planner.solver.space import Rows
-from planner.solver.tables import settings_by_category
+from planner.solver.space import Codes, Rows
+from planner.solver.tables import rows_of_memory, settings_by_category
 from planner.spec import Pin, Plan, PlanRequest
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ CORNER_TRIES = 3
 """Settings of one table of a corner that are priced exactly."""
 LEAN_ENOUGH = 0.98
 """A plan is lean enough when no other needs less than this part of its peak."""
+SIFTED_EVERY = 16
+"""Settings that are priced exactly before those left are sifted, if a leaner plan was among them."""
 PRICED_SHARE = 0.7
 """Most of the time of a quick plan that goes into estimates."""
 SAMPLED_STATES, SAMPLED_SETTINGS = 256, 1000
@@ -104,15 +107,43 @@ class _Best:
 
 
 def _try_leanest(table: Table, request: PlanRequest, best: _Best, deadline: float) -> None:
-    """Price the settings of a table, smallest bound first, while they may need less than the best."""
-    for index in np.argsort(table.bound_bytes, kind="stable"):
-        late = best.plan is not None and time.monotonic() > deadline
-        if late or table.bound_bytes[index] >= LEAN_ENOUGH * best.peak_bytes:
-            return
-        for plan in lean_layouts(plan_at(table.rows, int(index)), request):
-            needed = peak_bytes(plan, request)
-            if needed < best.peak_bytes and set(broken_rules(plan, request)) <= {MEMORY}:
-                best.plan, best.peak_bytes = plan, needed
+    """Price the settings of a table, smallest bound first, while they may need less than the best.
+
+    Now and then those that do not fit into what the best needs are sifted out, all at once. Of settings that
+    need the same the first one is priced, unless rules refuse its plan.
+    """
+    left, known_bytes = np.argsort(table.bound_bytes, kind="stable"), np.inf
+    alike = rows_of_memory(table.rows).key(table.rows.codes)
+    priced: set[int] = set()
+    while len(left):
+        if best.peak_bytes < known_bytes:
+            known_bytes = best.peak_bytes
+            left = left[table.bound_bytes[left] < LEAN_ENOUGH * known_bytes]
+            enough = with_hbm_bytes(request, LEAN_ENOUGH * known_bytes + request.cluster.reserved_hbm_bytes)
+            left = left[fits_somehow(table.rows.take(left), enough)] if len(left) else left
+        for index in left[:SIFTED_EVERY]:
+            late = best.plan is not None and time.monotonic() > deadline
+            if late or table.bound_bytes[index] >= LEAN_ENOUGH * best.peak_bytes:
+                return
+            if alike[index] in priced:
+                continue
+            if not _is_refused(plan_at(table.rows, int(index)), request, best):
+                priced.add(int(alike[index]))
+        left = left[SIFTED_EVERY:]
+
+
+def _is_refused(setting: Plan, request: PlanRequest, best: _Best) -> bool:
+    """Price the layouts of a setting, and say whether rules refuse one that needs less than the best."""
+    is_refused = False
+    for plan in lean_layouts(setting, request):
+        needed = peak_bytes(plan, request)
+        if needed >= best.peak_bytes:
+            continue
+        if set(broken_rules(plan, request)) <= {MEMORY}:
+            best.plan, best.peak_bytes = plan, needed
+        else:
+            is_refused = True
+    return is_refused
 
 
 def corner_plan(request: PlanRequest, deadline: float = np.inf) -> Plan | None:
@@ -127,7 +158,8 @@ def corner_plan(request: PlanRequest, deadline: float = np.inf) -> Plan | None:
         When to stop, on the monotonic clock; the settings with the smallest bound are looked at anyway. [s]
     """
     usable = request.cluster.usable_hbm_bytes
-    for table in LeanSpace(_corner(request), deadline).tables():
+    space = LeanSpace(_corner(request), deadline)
+    for table in space.tables() if space.may_hold(usable) else ():
         small = np.flatnonzero(table.bound_bytes <= usable)
         ranks = table.rows.values("pipeline_parallel")[small]
         for index in small[np.lexsort((table.bound_bytes[small], ranks))][:CORNER_TRIES]:
@@ -189,13 +221,12 @@ def any_plan(request: PlanRequest, seconds: float, *, search: bool = True) -> Ve
     if plan is not None:
         return Verdict(plan)
     space = LeanSpace(request, deadline)
-    usable, may_fit = request.cluster.usable_hbm_bytes, False
+    usable, may_fit = request.cluster.usable_hbm_bytes, _Values()
     number = int(np.sum(space.state_bytes > usable))
-    for table in space.tables():
+    for table in space.tables() if space.may_hold(usable) else ():
         number += len(table.rows)
-        small = np.flatnonzero(table.bound_bytes <= usable * (1 + EQUAL))
-        small = small[fits_somehow(table.rows.take(small), request)] if len(small) else small
-        may_fit |= len(small) > 0
+        small = _may_fit(table, request)
+        may_fit.add(table.rows.take(small))
         for index in small[np.argsort(table.bound_bytes[small], kind="stable")][:MOST_TRIED]:
             for plan in lean_layouts(plan_at(table.rows, int(index)), request):
                 if not broken_rules(plan, request):
@@ -204,9 +235,68 @@ def any_plan(request: PlanRequest, seconds: float, *, search: bool = True) -> Ve
             break
         if time.monotonic() > deadline:
             return Verdict(is_settled=False, num_settings=number)
-    if not may_fit and space.is_whole:
+    if not may_fit.fields and space.is_whole:
         return Verdict(num_settings=number)
-    return _searched(request, deadline - time.monotonic()) if search else Verdict(is_settled=False)
+    if not search:
+        return Verdict(is_settled=False)
+    return _searched(may_fit.pinned(request) if space.is_whole else request, deadline - time.monotonic())
+
+
+TELLING = (
+    "tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel", "expert_parallel",
+    "expert_tensor_parallel", "schedule", "virtual_stages", "zero_stage", "shard_group_size", "offload",
+    "precision",
+)  # fmt: skip
+"""Fields of which ``LeanSpace`` looks at every value, none for others. Recompute is not among them: a pin on
+it forces layers to be recomputed."""
+
+
+@dataclass
+class _Values:
+    """Values of the fields of settings that may fit."""
+
+    fields: dict[str, set[Any]] = field(default_factory=dict)
+
+    def add(self, rows: Rows) -> None:
+        """Enter some settings."""
+        for name in TELLING if len(rows) else ():
+            known = self.fields.setdefault(name, set())
+            known.update(rows.domains[name][np.unique(rows.codes[name])].tolist())
+
+    def pinned(self, request: PlanRequest) -> PlanRequest:
+        """The request without other values of these fields: it has the same plans that fit."""
+        pins = [
+            Pin(field=name, allowed=tuple(sorted(values)), option=f"{name} that may fit")
+            for name, values in self.fields.items()
+        ]
+        return request.model_copy(update={"pins": (*request.pins, *pins)})
+
+
+def narrowed(request: PlanRequest, seconds: float) -> PlanRequest | None:
+    """Return a request with the same plans that fit and fewer settings, or None where none fits.
+
+    Parameters
+    ----------
+    seconds
+        Time limit, after which the request itself is returned. [s]
+    """
+    space, may_fit = LeanSpace(request, time.monotonic() + seconds), _Values()
+    usable = request.cluster.usable_hbm_bytes
+    for table in space.tables() if space.may_hold(usable) else ():
+        may_fit.add(table.rows.take(_may_fit(table, request)))
+        if table.rest_bytes > usable * (1 + EQUAL):
+            break
+        if time.monotonic() > space.deadline:
+            return request
+    if not space.is_whole:
+        return request
+    return may_fit.pinned(request) if may_fit.fields else None
+
+
+def _may_fit(table: Table, request: PlanRequest) -> Codes:
+    """Settings of a table of which bounds do not exclude that they fit."""
+    small = np.flatnonzero(table.bound_bytes <= request.cluster.usable_hbm_bytes * (1 + EQUAL))
+    return small[fits_somehow(table.rows.take(small), request)] if len(small) else small
 
 
 def quick_plan(request: PlanRequest, seconds: float) -> Estimate | None:

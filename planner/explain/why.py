@@ -6,6 +6,7 @@ the rule it breaks or the bytes it lacks, and, when asked for, the best plan tha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,9 @@ FURTHER = (
     "plan-parallel why, with the same options, finds the best plan with each value and what each limit costs."
 )
 """Where to find what the main answer has no time for."""
+LATE = "The time given ended before every neighbour of the plan was priced: the settings left are not told."
+LOOK_S = 2.0
+"""Neighbours are priced for at least so long. [s]"""
 INTERRUPTED = (
     "The search for the best plans with other values was interrupted: what it found by then is told, and "
     "where no best plan with a value is named, only the plan with that setting alone changed is priced."
@@ -90,14 +94,13 @@ def reasons(
         Search the best plan for each neighbouring value (slower), not only of the degrees by which ranked
         plans differ.
     seconds
-        Time limit of these searches together. [s]
+        Time limit of the neighbours' prices, for which there is some time in any case, and of these searches,
+        all together. [s]
     """
-    ranking = Ranking(tuple(ranked), proven)
-    priced = {
-        field: [look(best, request, field, value) for value in values]
-        for field, values in alternatives(best.plan, request)
-    }
-    optima, is_cut = _optima(best, request, priced, ranking, resolve, seconds)
+    ranking, start = Ranking(tuple(ranked), proven), time.monotonic()
+    priced, is_whole = _priced(best, request, start + max(seconds, LOOK_S))
+    left_s = max(start + seconds - time.monotonic(), 0.0)
+    optima, is_cut = _optima(best, request, priced, ranking, resolve, left_s)
     wording, found = Wording(best, request, tuple(ranked)), []
     for field, sides in priced.items():
         sides = [replace(side, optimum=optima.get((field, side.value))) for side in sides]
@@ -107,9 +110,24 @@ def reasons(
     if best.plan.pipeline_parallel > 1:
         found.append(_without_pipeline(wording))
     found += _closer_than_the_band(best, ranked, found, request) if ranks_by_time(request) else []
+    found += [] if is_whole else [Reason("", None, (), LATE)]
     if is_cut:
         return [*found, Reason("", None, (), INTERRUPTED)]
     return found if resolve or not priced else [*found, Reason("", None, (), FURTHER)]
+
+
+def _priced(best: Estimate, request: PlanRequest, deadline: float) -> tuple[dict[str, list[Side]], bool]:
+    """The neighbours of a plan by field, as far as there is time, and whether these are all.
+
+    The price of a pipeline of many ranks and micro-batches takes a second.
+    """
+    priced: dict[str, list[Side]] = {}
+    for field, values in alternatives(best.plan, request):
+        for value in values:
+            if time.monotonic() > deadline:
+                return priced, False
+            priced.setdefault(field, []).append(look(best, request, field, value))
+    return priced, True
 
 
 def was_interrupted(found: Sequence[Reason]) -> bool:

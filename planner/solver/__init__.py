@@ -8,6 +8,7 @@ from planner.solver.evaluate import evaluate
 from planner.solver.result import Estimate, PlanResult, uninterrupted
 
 if TYPE_CHECKING:
+    from planner.solver.goals import Narrow
     from planner.solver.search import OnPlan
     from planner.spec.request import PlanRequest
 
@@ -18,6 +19,7 @@ def solve(
     time_limit_s: float = 60.0,
     workers: int | None = None,
     on_plan: OnPlan | None = None,
+    narrow: Narrow | None = None,
 ) -> PlanResult:
     """Find the best plans of a request, best first, and prove that none is better.
 
@@ -31,6 +33,9 @@ def solve(
         Threads of CP-SAT; the machine's cores when None. The answer does not depend on it.
     on_plan
         Called with each improved best plan and the seconds since the start.
+    narrow
+        Gives a request with the same plans that fit and fewer settings, or None where none fits; the goal of
+        least memory asks.
     """
     import os
     import time
@@ -54,7 +59,7 @@ def solve(
             deadline, interrupted = 0.0, True
         return found
 
-    result = solve_series(request, search) if is_series(request) else search(request)
+    result = solve_series(request, search, narrow) if is_series(request) else search(request)
     return replace(result, interrupted=interrupted)
 
 

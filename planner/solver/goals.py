@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -26,20 +27,24 @@ class Solve(Protocol):
     def __call__(self, request: PlanRequest, enough: bool = False) -> PlanResult: ...  # noqa: D102
 
 
+Narrow = Callable[[PlanRequest], PlanRequest | None]
+"""A request with the same plans that fit and fewer settings, or None where none fits."""
+
+
 def is_series(request: PlanRequest) -> bool:
     """Whether the request needs more than one search."""
     return request.goal == "memory" or request.max_step_time_s is not None or request.robust
 
 
-def solve_series(request: PlanRequest, solve: Solve) -> PlanResult:
-    """Answer a request whose goal takes several searches; ``solve`` does one."""
+def solve_series(request: PlanRequest, solve: Solve, narrow: Narrow | None = None) -> PlanResult:
+    """Answer a request whose goal takes several searches; ``solve`` does one, ``narrow`` makes it small."""
     start = time.monotonic()
     if request.robust:
         answer = _robust(request, solve)
     elif request.max_step_time_s is not None:
         answer = _fewest_gpus(request, request.max_step_time_s, solve)
     else:
-        answer = _least_memory(request, solve)
+        answer = _least_memory(request, solve, narrow)
     return replace(answer, solve_s=time.monotonic() - start)
 
 
@@ -67,8 +72,14 @@ def _with_usable(request: PlanRequest, usable_bytes: float) -> PlanRequest:
     return request.model_copy(update={"cluster": cluster, "goal": "step-time", "prefer_simple": False})
 
 
-def _least_memory(request: PlanRequest, solve: Solve) -> PlanResult:
+def _least_memory(request: PlanRequest, solve: Solve, narrow: Narrow | None) -> PlanResult:
     """Halve the range of memory until the least peak is known to ``MEMORY_PRECISION``; rank what fits it."""
+
+    def solve_within(usable_bytes: float, enough: bool = False) -> PlanResult:
+        tight = _with_usable(request, usable_bytes)
+        few = tight if narrow is None else narrow(tight)
+        return PlanResult(status="infeasible") if few is None else solve(few, enough)
+
     best = solve(request.model_copy(update={"goal": "step-time", "prefer_simple": False}), enough=True)
     low = 0.0
     while best.plans:
@@ -76,7 +87,7 @@ def _least_memory(request: PlanRequest, solve: Solve) -> PlanResult:
         if peak - low <= MEMORY_PRECISION * peak:
             break
         middle = (low + peak) / 2
-        answer = solve(_with_usable(request, middle), enough=True)
+        answer = solve_within(middle, enough=True)
         if answer.plans:
             best = answer
         elif answer.status == "infeasible":
@@ -86,7 +97,7 @@ def _least_memory(request: PlanRequest, solve: Solve) -> PlanResult:
     if not best.plans:
         return best
     peak = min(found.peak_memory_bytes for found in best.plans)
-    ranked = solve(_with_usable(request, peak + SLACK_BYTES))
+    ranked = solve_within(peak + SLACK_BYTES)
     best = ranked if ranked.plans else best
     ordered = sorted(best.plans, key=lambda found: found.peak_memory_bytes)
     plans = tuple(evaluate(found.plan, request) for found in ordered)

@@ -56,7 +56,12 @@ def settings_by_category(
 
 
 def settings_of_memory(rows: Rows) -> Iterator[tuple[Codes, Settings]]:
-    """``settings_by_category`` of what memory reads.
+    """``settings_by_category`` of what memory reads."""
+    return settings_by_category(rows_of_memory(rows), OF_MEMORY)
+
+
+def rows_of_memory(rows: Rows) -> Rows:
+    """The same rows for all that memory reads, those that need the same alike.
 
     Of the kinds of context parallelism an all-to-all alone holds its own buffers (``cost/activations.py``),
     so any other stands for all others.
@@ -67,7 +72,7 @@ def settings_of_memory(rows: Rows) -> Iterator[tuple[Codes, Settings]]:
         others = np.flatnonzero(kinds != "all_to_all")
         stands = np.where(kinds[codes] == "all_to_all", codes, others[0] if len(others) else 0)
         rows = Rows(rows.domains, {**rows.codes, field: stands.astype(codes.dtype)})
-    return settings_by_category(rows, OF_MEMORY)
+    return rows
 
 
 LEADING = 0.75

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 from toys import tiny_dense as tiny
 from toys import tiny_moe, toy_cluster, vary
 
+from planner.explain import why as why_module
 from planner.explain import why_not as why_not_module
 from planner.explain.answer import NOT_SEARCHED_ON_NOTE, answer
 from planner.explain.binds import price_of_limits
@@ -26,7 +28,7 @@ from planner.explain.optimum import (
     preferred,
 )
 from planner.explain.side_words import described
-from planner.explain.why import INTERRUPTED, Reason, reasons
+from planner.explain.why import INTERRUPTED, LATE, Reason, reasons
 from planner.explain.why_not import INTERRUPTED as WHY_NOT_INTERRUPTED
 from planner.explain.why_not import UNTRIED, why_not
 from planner.request import read_pins
@@ -150,8 +152,19 @@ def told(found: Sequence[Reason]) -> dict[Asked, Plan]:
     }
 
 
+def test_the_main_answer_tells_the_best_plan_that_a_pinned_degree_has(tiny_dense: PlanRequest) -> None:
+    ranked = solve(tiny_dense, top=2)
+    short = told(reasons(ranked.plans[0], tiny_dense, ranked=ranked.plans, proven=True, seconds=60))
+    assert {"tensor_parallel", "pipeline_parallel"} <= {field for field, _ in short}
+    (field, value), plan = next(iter(short.items()))
+    expected = solved(tiny_dense, field, value)
+    assert expected is not None
+    assert plan == expected.plan
+
+
+@pytest.mark.slow
 def test_every_answer_tells_the_same_best_plan_with_another_degree() -> None:
-    """The main answer, ``why`` and ``why-not``; the second ranked plan alone says nothing here."""
+    """The main answer, ``why`` and ``why-not``."""
     request = tiny()
     ranked = solve(request, top=3)
     best = ranked.plans[0]
@@ -292,3 +305,18 @@ def test_why_not_says_what_was_known_before_ctrl_c(
     assert found.interrupted
     assert found.sentences[-1] == WHY_NOT_INTERRUPTED
     assert sentence.replace("is p=4", "The best plan with") in found.sentences[0]
+
+
+def test_neighbours_that_there_is_no_time_for_are_left_out(
+    tiny_dense: PlanRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were priced are told, and that others were not."""
+    ranked, clock = solve(tiny_dense, top=3), count()
+    monkeypatch.setattr(why_module.time, "monotonic", lambda: float(next(clock)))
+    found = reasons(ranked.plans[0], tiny_dense, ranked=ranked.plans, proven=False, seconds=3.0)
+    whole = reasons(ranked.plans[0], tiny_dense, ranked=ranked.plans, proven=False, seconds=1e6)
+    sides = sum(len(reason.sides) for reason in found)
+    assert 0 < sides <= 3
+    assert sides < sum(len(reason.sides) for reason in whole)
+    assert LATE in [reason.sentence for reason in found]
+    assert LATE not in [reason.sentence for reason in whole]
