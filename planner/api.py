@@ -17,6 +17,7 @@ from planner.spec import FrameworkProfile, Pin, Plan, PlanRequest
 from planner.spec.problems import first_problem
 
 if TYPE_CHECKING:
+    from planner.frameworks.launch import LaunchFile
     from planner.frameworks.lint import Review
     from planner.solver.result import Estimate, PlanResult
 
@@ -242,11 +243,45 @@ def review_files(
     """
     from planner.catalog.files import read_text
     from planner.frameworks.files import read_files
-    from planner.frameworks.lint import batch_of, gpus_of, model_of, review, unknown_model
+    from planner.frameworks.lint import review
 
     launch = read_files({path: read_text(Path(path)) for path in paths}, variables=variables)
     if asked.seq_length is not None:
         launch = launch.without("seq_length")
+    return review(launch, _filled(asked, launch).request(), search_s)
+
+
+def priced_file(path: str, asked: Question) -> tuple[Plan, PlanRequest]:
+    """Return the plan of a file and the question that it belongs to.
+
+    A launch file says what is left unsaid, as in ``review_files``: model, GPUs, batch, length, adapters,
+    optimizer and framework.
+    """
+    from planner.catalog.files import read_text
+    from planner.explain.files import is_plan_file
+    from planner.frameworks.files import read_files, to_plan
+    from planner.frameworks.lint import adopt
+
+    name = path.partition("#")[0]
+    if name.endswith(".json") and is_plan_file(name):
+        request = asked.request()
+        return plan_file(path, request), request
+    launch = read_files({name: read_text(Path(name))})
+    for field in ("seq_length", "global_batch"):
+        launch = launch if getattr(asked, field) is None else launch.without(field)
+    filled = _filled(asked, launch)
+    read = adopt(launch, filled.request())
+    plan = to_plan(launch, read)
+    said = replace(filled, seq_length=read.workload.seq_length)
+    if asked.global_batch is None:
+        said = replace(said, global_batch=plan.global_batch)
+    return plan, adopt(launch, said.request())
+
+
+def _filled(asked: Question, launch: LaunchFile) -> Question:
+    """The question with what the files say of the model, the GPUs, the framework and the batch."""
+    from planner.frameworks.lint import batch_of, gpus_of, model_of, unknown_model
+
     said: dict[str, Any] = {}
     if asked.model is None:
         said["model"] = model_of(launch)
@@ -261,7 +296,7 @@ def review_files(
     gpus = said.get("gpus", asked.gpus)
     if asked.global_batch is None:
         said["global_batch"] = batch_of(launch, _count(gpus))
-    return review(launch, replace(asked, **said).request(), search_s)
+    return replace(asked, **said)
 
 
 def _count(gpus: Any) -> int | None:

@@ -38,11 +38,15 @@ def command(as_json: bool, path: str | None, recompute_modules: str | None, **op
 
     Exit code 3 when the plan breaks a rule or does not fit.
     """
-    from planner.api import pinned_plan, plan_file
+    from planner.api import pinned_plan, priced_file
     from planner.solver.evaluate import evaluate
 
-    request = question(options).request()
-    plan = plan_file(path, request) if path else pinned_plan(request)
+    asked = question(options)
+    if path:
+        plan, request = priced_file(path, asked)
+    else:
+        request = asked.request()
+        plan = pinned_plan(request)
     if recompute_modules is not None:
         plan = plan.model_copy(update={"recompute_modules": _modules(recompute_modules)})
     estimate = evaluate(plan, request)

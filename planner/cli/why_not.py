@@ -36,17 +36,19 @@ def command(as_json: bool, path: str | None, **options: Any) -> None:
     Says whether the choice is legal and fits, what its best completion loses term by term, and the smallest
     change of the machine or the batch that would make it win.
     """
-    from planner.api import known_frameworks, plan_file
+    from planner.api import known_frameworks, priced_file
     from planner.errors import BadInput
     from planner.explain.why_not import why_not, why_not_plan
 
     limit, _ = options.pop("time_limit"), options.pop("workers")
-    request = question(options).request()
-    if path is None and not request.pins:
-        raise BadInput("say which choice: a pin such as --tp 16, or --plan FILE")
+    asked = question(options)
     if path is not None:
-        found = why_not_plan(plan_file(path, request), request, seconds=limit)
+        plan, request = priced_file(path, asked)
+        found = why_not_plan(plan, request, seconds=limit)
     else:
+        request = asked.request()
+        if not request.pins:
+            raise BadInput("say which choice: a pin such as --tp 16, or --plan FILE")
         found = why_not(request, seconds=limit, frameworks=known_frameworks)
     if as_json:
         from planner.report.json import dumps, why_not_report
