@@ -89,3 +89,26 @@ def test_weights_are_sharded_over_the_ranks_that_are_said() -> None:
         settings = f"{ACTOR}ppo_micro_batch_size_per_gpu=4 {ACTOR}fsdp_config.fsdp_size={size}"
         launch = read_text(f"{COMMAND}{settings}\n", "run.sh")
         assert to_plan(launch, adopt(launch, REQUEST)).shard_group_size == group
+
+
+GROUPS = (
+    "accelerate launch --num_processes 4 train_grpo.py --model_name_or_path Qwen/Qwen2.5-7B-Instruct "
+    "--per_device_train_batch_size 3 --num_generations {group} --max_length 2048 --bf16 true {more}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("group", "more", "says"),
+    [
+        (8, "", "micro-batch 3 x 4 GPUs x 1 steps = 12 answers are not whole groups of --num_generations 8"),
+        (6, "", ""),
+        (8, "--gradient_accumulation_steps 2", ""),
+        (8, "--generation_batch_size 20", "--generation_batch_size 20 answers are not whole groups"),
+    ],
+)
+def test_answers_of_a_step_are_whole_groups_of_one_prompts(group: int, more: str, says: str) -> None:
+    launch = read_text(GROUPS.format(group=group, more=more), "run.sh")
+    request = question({"model": "qwen2.5-7b", "gpus": 4, "framework": launch.framework})
+    told = [entry.message for entry in need_findings(launch, request)]
+    assert len(told) == bool(says)
+    assert all(says in message for message in told)

@@ -13,7 +13,7 @@ from planner.frameworks.lint.deepspeed_settings import deepspeed_findings
 from planner.frameworks.lint.findings import Finding, finding
 from planner.frameworks.lint.megatron_settings import megatron_findings
 from planner.frameworks.lint.packing import packing_findings
-from planner.frameworks.lint.rollouts import rollout_findings
+from planner.frameworks.lint.rollouts import generation_findings, rollout_findings
 from planner.frameworks.megatron.needs import ARGUMENTS, CORE
 from planner.frameworks.megatron.read import KEYS
 from planner.frameworks.needs import Need, Said, holds
@@ -79,7 +79,7 @@ def need_findings(launch: LaunchFile, request: PlanRequest | None = None) -> Ite
     if launch.framework == "deepspeed" and request is not None:
         parts.append(deepspeed_findings(launch, request))
     if request is not None:
-        parts.append(rollout_findings(launch, request))
+        parts += [rollout_findings(launch, request), generation_findings(launch, request)]
     parts += [_positions(said), _two_ranks(said), _unpriced(launch, said), _groups(launch, request)]
     for entry in chain.from_iterable(parts):
         if (entry.rule, entry.message) not in seen:

@@ -1,4 +1,4 @@
-"""What verl checks of batches and ranks around its training engine before a run starts."""
+"""What verl and TRL check of batches and ranks around the training engine before a run starts."""
 
 from __future__ import annotations
 
@@ -41,6 +41,36 @@ def rollout_findings(launch: LaunchFile, request: PlanRequest) -> Iterator[Findi
     if split is not None and padding is not None and str(padding.value).lower() == "false":
         message = f"{split.key} {split.value} needs {padding.key} True"
         yield finding(split, "error", "settings-need-others", message)
+
+
+def generation_findings(launch: LaunchFile, request: PlanRequest) -> Iterator[Finding]:
+    """Yield an error where the answers of a step are no whole groups of one prompt's.
+
+    References
+    ----------
+    TRL trainer/grpo_config.py: ``generation_batch_size`` is a multiple of ``num_generations``.
+    """
+    said = {entry.key.lstrip("-").removeprefix("trl.").replace("-", "_"): entry for entry in launch.found}
+    group, said_whole = said.get("num_generations"), said.get("generation_batch_size")
+    b = launch.get("micro_batch")
+    if group is None or not _is_whole(group) or b is None:
+        return
+    gpus = launch.get("num_gpus", request.cluster.num_gpus)
+    steps = _whole(said, "steps_per_generation", launch.get("num_microbatches", 1))
+    answers, words = b * gpus * steps, f"micro-batch {b} x {gpus} GPUs x {steps} steps = {b * gpus * steps}"
+    if said_whole is not None and _is_whole(said_whole):
+        answers, words = int(said_whole.value), f"{said_whole.key} {said_whole.value}"
+    count = int(group.value)
+    if answers % count:
+        near = sorted(
+            (n for n in range(2, answers + 1) if answers % n == 0), key=lambda n: (abs(n - count), n)
+        )
+        message = (
+            f"{words} answers are not whole groups of {group.key} {count} "
+            f"(nearest: {' or '.join(map(str, near[:2]))})"
+        )
+        is_sure = said_whole is not None or {"num_gpus", "launcher.processes_per_node"} & set(launch.fields)
+        yield finding(group, "error" if is_sure else "warning", "settings-need-others", message)
 
 
 def _least_batch(launch: LaunchFile, gpus: int) -> tuple[int, str]:
