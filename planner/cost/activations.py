@@ -208,7 +208,8 @@ def _attention_parts(kind: LayerKind, setting: Setting, request: PlanRequest) ->
         setting.context_parallel_kind == "all_to_all"
     )
     core = habits.low_precision_attention_bytes if low else 2.0
-    score = 0.0 if habits.fused_attention else 4.0 + 1.0 / _width(setting)
+    kept = 4.0 + 1.0 / _width(setting) if habits.drops_scores else 2.0
+    score = 0.0 if habits.fused_attention else kept
     gated = 4.0 * value_width if model.attention_gate else 0.0  # the gate, and the output before it
     return {
         "queries": copies * 2.0 * tokens * heads * key_width,

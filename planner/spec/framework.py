@@ -170,6 +170,8 @@ class MemoryHabits(BaseModel):
     """False: the s x s scores are kept (before FlashAttention)."""
     dropout_mask_bytes: float = 0.0
     """Per token and hidden element of one layer: 2 with the two dropouts of GPT-2-era training."""
+    drops_scores: bool = True
+    """Without a fused kernel, a dropout follows the softmax of the scores: its result and mask are kept."""
     selective_modules: tuple[str, ...] = ("core_attn",)
     """What a plan's selective recompute covers when the plan does not say (of these, what the model has)."""
     unsaid_modules: tuple[str, ...] = ("core_attn",)

@@ -613,7 +613,7 @@ def test_a_run_in_fp32_has_no_second_copy_and_twice_the_activations() -> None:
     state = single.weights_bytes + single.gradients_bytes + single.optimizer_bytes
     assert float(single.weights_bytes) * 4 == pytest.approx(float(state))  # 4 + 4 + 8 bytes of 16
     assert float(single.weights_bytes) == pytest.approx(2 * float(half.weights_bytes))
-    masks = 32 * 2 * 32 * 4096**2  # of the scores' dropout: layers, sequences, heads, s^2
+    masks = 32 * 2 * (32 + 2) * 4096**2  # layers, sequences: the scores' of 32 heads, two of s x h
     assert float(single.activations_bytes) == pytest.approx(2 * float(half.activations_bytes) - masks)
 
 
@@ -647,3 +647,46 @@ def test_mixed_precision_recipes_of_bridge_keep_gradients_in_fp32(
     )
     assert framework.time.gradient_reduce_bytes == gradient
     assert any("does not hold" in entry.message for entry in result.findings) == told
+
+
+def test_dropouts_and_unfused_attention_keep_what_they_need_backwards() -> None:
+    def saved(flags: str) -> float:
+        return grouped(flags)[0]
+
+    tokens, layers, heads = 2 * 4096, 32, 32
+    plain = saved("--hidden-dropout 0 --attention-dropout 0.0")
+    assert saved("--attention-dropout 0") - plain == pytest.approx(layers * 2 * tokens * 4096)  # two masks
+    assert saved("--hidden-dropout 0") == plain  # a fused kernel draws its mask again
+    unfused = "--hidden-dropout 0 --attention-backend unfused"
+    scores = layers * heads * tokens * 4096
+    assert saved(f"{unfused} --attention-dropout 0.0") - plain == pytest.approx(2 * scores)  # the softmax
+    assert saved(unfused) - plain == pytest.approx(5 * scores)  # its mask, and what is left of it
+    assert saved("--hidden-dropout 0 --attention-backend flash") == plain
+
+
+def test_functional_tests_of_megatron_lm_peak_where_they_are_priced() -> None:
+    # tests/functional_tests/test_cases, mem-max-allocated-bytes of the golden values on 8 H100
+    shape = (
+        "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention "
+        "--num-query-groups 8 --untie-embeddings-and-output-weights --micro-batch-size 2 "
+        "--global-batch-size 8 --seq-length 8192 --max-position-embeddings 8192 --vocab-size 131073 "
+        "--transformer-impl transformer_engine --use-distributed-optimizer --overlap-grad-reduce "
+        "--overlap-param-gather --no-gradient-accumulation-fusion --bf16"
+    )
+    for degrees, peak in (
+        ("--tensor-model-parallel-size 4 --pipeline-model-parallel-size 1", 57.14e9),
+        ("--tensor-model-parallel-size 1 --pipeline-model-parallel-size 4", 60.72e9),
+    ):
+        launch = read_text(f"torchrun pretrain_gpt.py {shape} {degrees}\n", "run.sh", "megatron")
+        model = model_of(launch)
+        assert model is not None
+        asked = question({"model": model, "gpus": 8, "hardware": "h100-sxm-80gb", "global_batch": 8})
+        result = review(launch, asked, search_s=0)
+        assert result.estimate is not None
+        parts = result.estimate.stages[0].as_dict()
+        allocated = sum(float(size) for name, size in parts.items() if name not in OUTSIDE)
+        assert allocated == pytest.approx(peak, rel=0.1)
+
+
+OUTSIDE = {"fragmentation_bytes", "context_bytes"}
+"""Memory that PyTorch has not allocated."""

@@ -22,7 +22,7 @@ LIVE_PARAMETERS = 1e9
 
 def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Model) -> FrameworkProfile:
     """Return the framework with what the files say of its memory and of what it hides."""
-    changes = {**_state_formats(launch), **_buckets(launch, model)}
+    changes = {**_state_formats(launch), **_buckets(launch, model), **_dropouts(launch)}
     if _is_fp32(launch):  # the weights are the master copy
         changes["optimizer_bytes"] = framework.memory.optimizer_bytes - MASTER_BYTES
     group = launch.get("recompute_num_layers", launch.get("checkpoint_interval", 1))
@@ -43,6 +43,28 @@ def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Mod
         limits = framework.limits.model_copy(update={"hybrid_sharding": True})
         framework = framework.model_copy(update={"limits": limits})
     return framework
+
+
+def _dropouts(launch: LaunchFile) -> dict[str, float | None]:
+    """What Megatron's dropouts keep; both are on where a command of its own says nothing.
+
+    References
+    ----------
+    Megatron-LM ``TransformerConfig``: ``hidden_dropout``, ``attention_dropout`` 0.1.
+    """
+    own = 0.1 if launch.framework == "megatron" and _says_shape(launch) else None
+    hidden, scores = (launch.get(name, own) for name in ("hidden_dropout", "attention_dropout"))
+    changes: dict[str, float | None] = {}
+    if hidden is not None:
+        changes["dropout_mask_bytes"] = 2.0 if hidden else 0.0
+    if scores is not None:
+        changes["drops_scores"] = bool(scores)
+    return changes
+
+
+def _says_shape(launch: LaunchFile) -> bool:
+    """Whether a command gives Megatron-LM the model's shape; those of checkpoints set dropouts to 0."""
+    return any(entry.key == "--num-layers" for entry in launch.found)
 
 
 def _is_fp32(launch: LaunchFile) -> bool:

@@ -39,9 +39,11 @@ from planner.frameworks.megatron.values import (
     experts_alone,
     format_bytes,
     full,
+    is_fused,
     moe_layers,
     not_in_16_bits,
     rank_order,
+    share,
     words,
 )
 from planner.frameworks.shell import read_flags, read_script
@@ -92,6 +94,9 @@ KEYS: dict[str, Key] = {
     "grad_reduce_in_bf16": Key("gradients_in_16_bits", yes),
     "accumulate_allreduce_grads_in_fp32": Key("gradients_in_16_bits", not_in_16_bits),
     "fp8_param_gather": Key("fp8_weights", yes),
+    "attention_backend": Key("fused_attention", is_fused),
+    "attention_dropout": Key("attention_dropout", share),
+    "hidden_dropout": Key("hidden_dropout", share),
     "fp16": Key("fp16", yes),
     "bf16": Key("bf16", yes),
     "fp8_format": Key("fp8", text),

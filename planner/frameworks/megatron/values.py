@@ -37,6 +37,19 @@ def _pattern(node: ast.expr) -> list[int]:
     raise ValueError("must be a number or an expression such as ([0]*3+[1]*58)")
 
 
+def is_fused(value: Any) -> bool:
+    """Read ``--attention-backend``: TE's unfused one and Megatron's own keep the scores."""
+    return str(value).lower().rpartition(".")[2] not in {"unfused", "local"}
+
+
+def share(value: Any) -> float:
+    """Read a probability."""
+    number = float(value)
+    if not 0.0 <= number <= 1.0:
+        raise ValueError("must be between 0 and 1")
+    return number
+
+
 def words(value: Any) -> tuple[str, ...]:
     """Read one or several words."""
     return tuple(str(entry) for entry in value) if isinstance(value, list) else (str(value),)
