@@ -95,3 +95,39 @@ def test_activations_are_checkpointed_by_the_trainer_or_by_fsdp() -> None:
     said = refused(TRAINER.format(on="true"), SHARDED)
     assert said == ["gradient_checkpointing does not go with fsdp_config.fsdp_activation_checkpointing"]
     assert refused(TRAINER.format(on="false"), SHARDED) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "instead"),
+    [
+        (
+            "dtensor_cfg.context_parallel_size=2 sequence_packing.enabled=true",
+            "policy.dtensor_cfg.context_parallel_size 2 does not go with policy.sequence_packing.enabled",
+            "dtensor_cfg.context_parallel_size=2 sequence_packing.enabled=false",
+        ),
+        (
+            "dtensor_cfg.context_parallel_size=2 dtensor_cfg.tensor_parallel_size=2 "
+            "dtensor_cfg.sequence_parallel=true sequence_packing.enabled=false",
+            "context_parallel_size 2 does not go with policy.dtensor_cfg.sequence_parallel",
+            "dtensor_cfg.tensor_parallel_size=2 dtensor_cfg.sequence_parallel=true",
+        ),
+        (
+            "dtensor_cfg.enabled=true megatron_cfg.enabled=true",
+            "policy.megatron_cfg.enabled does not go with policy.dtensor_cfg.enabled",
+            "dtensor_cfg.enabled=false megatron_cfg.enabled=true",
+        ),
+        (
+            "dtensor_cfg.enabled=true sequence_packing.enabled=true dynamic_batching.enabled=true",
+            "policy.dynamic_batching.enabled does not go with policy.sequence_packing.enabled",
+            "dtensor_cfg.enabled=true sequence_packing.enabled=false dynamic_batching.enabled=true",
+        ),
+    ],
+)
+def test_what_nemo_rl_refuses(settings: str, message: str, instead: str) -> None:
+    def said(overrides: str) -> list[str]:
+        words = " ".join(f"policy.{word}" for word in overrides.split())
+        launch = read_text(f"uv run examples/run_sft.py {words}\n", "run.sh")
+        return [entry.message for entry in need_findings(launch) if entry.severity == "error"]
+
+    assert any(message in words for words in said(settings))
+    assert said(instead) == []

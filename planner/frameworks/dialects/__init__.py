@@ -23,7 +23,7 @@ DIALECTS: tuple[tuple[str, str, str], ...] = (
         "nemo-rl",
         "nemo_rl",
         r"^[ \t]*(megatron_cfg|dtensor_cfg)\s*:|\bpolicy\.(megatron_cfg|dtensor_cfg)\."
-        r"|^defaults\s*:[^\n]*\.ya?ml[\s\S]*^policy\s*:",
+        r"|^defaults\s*:[^\n]*\.ya?ml[\s\S]*^policy\s*:|\brun_\w+\.py\b[^\n]*\spolicy\.\w+[.=]",
     ),
     ("automodel", "automodel", r"\bnemo_automodel\b|\bNeMoAutoModel"),
     (

@@ -2,6 +2,7 @@
 
 References: axolotl src/axolotl/utils/schemas/{validation,peft,config}.py and utils/distributed.py;
 LLaMA-Factory src/llamafactory/hparams/{parser,finetuning_args}.py and model/model_utils/quantization.py;
+NeMo-RL models/policy/lm_policy.py, models/automodel/{setup,data}.py, models/megatron/setup.py;
 transformers ``Trainer.create_accelerator_and_postprocess``.
 """
 
@@ -75,6 +76,31 @@ _TRAINER: tuple[Need, ...] = (
     ),
     Need("fsdp", excludes=("deepspeed",)),
 )
+
+
+_D, _M = "policy.dtensor_cfg.", "policy.megatron_cfg."
+_PACKED = "policy.sequence_packing.enabled"
+NEMO_RL: tuple[Need, ...] = (
+    Need(_D + "context_parallel_size>1", excludes=(_PACKED,), when=(_D + "enabled",)),
+    Need(
+        _D + "context_parallel_size>1",
+        excludes=(_D + "sequence_parallel",),
+        when=(_D + "enabled", _D + "tensor_parallel_size>1"),
+    ),
+    Need(
+        _M + "context_parallel_size>1",
+        excludes=(_M + "use_fused_linear_logprobs",),
+        when=(_M + "enabled",),
+    ),
+    Need(_M + "enabled", excludes=(_D + "enabled",)),
+    Need(
+        "policy.dynamic_batching.enabled",
+        excludes=(_M + "pipeline_model_parallel_size>1",),
+        when=(_M + "enabled",),
+    ),
+    Need("policy.dynamic_batching.enabled", excludes=(_PACKED,)),
+)
+"""By whole names: the recipe says everything, its ``defaults`` included."""
 
 
 def _of(trainer: str, needs: tuple[Need, ...]) -> tuple[Need, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planner.frameworks.deepspeed.needs import DEEPSPEED, MEGATRON_DEEPSPEED
-from planner.frameworks.dialects.needs import TRAINERS, implied
+from planner.frameworks.dialects.needs import NEMO_RL, TRAINERS, implied
 from planner.frameworks.launch import Found, LaunchFile
 from planner.frameworks.lint.deepspeed_settings import deepspeed_findings
 from planner.frameworks.lint.findings import Finding, finding
@@ -73,6 +73,8 @@ def need_findings(launch: LaunchFile, request: PlanRequest | None = None) -> Ite
     said = _said(launch)
     seen: set[tuple[str, str]] = set()
     parts = [_broken(need, said, _says_all(launch)) for need in NEEDS.get(launch.framework, ())]
+    if "policy.model_name" in (whole := {entry.key: entry for entry in launch.found}):
+        parts += [_broken(need, whole, True) for need in NEMO_RL]
     if launch.framework in ON_MEGATRON:
         parts.append(megatron_findings(launch, said, None if request is None else request.model))
         parts.append(packing_findings(launch, said))
@@ -204,4 +206,4 @@ def _key(name: str, like: str) -> str:
 
 def _shown(at: Found) -> str:
     value = " ".join(map(str, at.value)) if isinstance(at.value, list) else at.value
-    return at.key if at.value is True else f"{at.key} {value}"
+    return at.key if at.value is True or at.value == "true" else f"{at.key} {value}"
