@@ -118,6 +118,10 @@ def _framework(plan: Plan, request: PlanRequest) -> dict[str, bool]:
         "layout can be written": limits.uneven_stages == "any" or len(set(middle)) <= 1,
         "rank order exists": plan.rank_order in limits.rank_orders,
         "offload exists": plan.offload == "none" or plan.offload in limits.offloads,
+        "parameters that leave are sharded": not plan.offload.startswith("parameters")
+        or plan.zero_stage in limits.parameter_offload_zero_stages,
+        "activations leave beside the recompute that goes with it": not plan.offload.endswith("activations")
+        or plan.recompute in limits.activation_offload_recompute,
         "HSDP exists": limits.hybrid_sharding
         or plan.shard_group_size in {1, plan.data_parallel * plan.context_parallel},
     }

@@ -58,10 +58,10 @@ def resident_state(local: LocalParameters, setting: Setting, request: PlanReques
     gradients (``w + g/D``, ``(w + g)/D``) or, as in ZeRO-Offload, send them away (``w``, ``w/D``). With
     ``parameters`` nothing stays but what is whole (``whole_state``).
     """
-    if setting.offload in OF_PARAMETERS:
+    if setting.offload in OF_PARAMETERS and setting.zero_stage >= 2:
         return whole_state(local, setting, request)
     state = state_bytes(local, setting, request)
-    if setting.offload != "optimizer":
+    if setting.offload not in OF_STATE:
         return state
     leaves = request.framework.memory.offloads_gradients and setting.zero_stage >= 2
     return replace(

@@ -25,7 +25,7 @@ from planner.errors import BadInput
 from planner.frameworks import load_framework
 from planner.spec.framework import FrameworkProfile
 from planner.spec.model import Model
-from planner.spec.plan import Plan, Schedule, StagePlan
+from planner.spec.plan import Offload, Plan, Schedule, StagePlan
 from planner.spec.problems import first_problem, shown
 from planner.spec.request import PlanRequest
 from planner.spec.workload import Workload
@@ -341,7 +341,7 @@ def read_plan(config: Mapping[str, Any], model: Model, framework: FrameworkProfi
             micro_batch=b,
             num_microbatches=_microbatches(_number(config, "global_batch") / (d * b), schedule, p),
             recompute=recompute, recompute_modules=modules,
-            offload="optimizer" if config.get("cpu_offload") else "none",
+            offload=_offload(config, framework),
             precision=precision_named(str(config.get("precision") or "bf16")),
         )  # fmt: skip
     except ValidationError as problem:
@@ -359,6 +359,13 @@ def _shard_group(config: Mapping[str, Any], replicas: int) -> int:
     """Return the ranks that share the state; a group of one is a table's way of saying that all do."""
     group = _number(config, "shard_group_size", replicas)
     return group if group > 1 else replicas
+
+
+def _offload(config: Mapping[str, Any], framework: FrameworkProfile) -> Offload:
+    """What ``cpu_offload`` means: the optimizer, or everything where a framework moves parameters alone."""
+    if not config.get("cpu_offload"):
+        return "none"
+    return "optimizer" if "optimizer" in framework.limits.offloads else "parameters"
 
 
 def _usual_expert_tensor(t: int, e: int, model: Model, framework: FrameworkProfile) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 from toys import tiny_dense, tiny_hybrid, tiny_moe, vary
 
 from planner.catalog import load_cluster, load_model
 from planner.frameworks import FRAMEWORKS, load_framework
 from planner.spec import Plan, PlanRequest, StagePlan, Workload
-from planner.spec.plan import SCHEDULES
+from planner.spec.plan import SCHEDULES, Offload
 
 MODELS = (
     "llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "gemma-3-4b", "qwen3-30b-a3b",
@@ -67,7 +67,7 @@ def _random_plan(rng: random.Random, request: PlanRequest) -> Plan:
         expert_tensor_parallel=pick((1, t)) if moe else 1, zero_stage=zero,
         shard_group_size=pick([n for n in range(1, d * c + 1) if d * c % n == 0]) if zero else 1,
         sequence_parallel=t > 1 and rng.random() < 0.7, micro_batch=pick((1, 2, 4)), num_microbatches=m,
-        recompute=recompute, offload=pick(("none", "none", "none", "optimizer")),
+        recompute=recompute, offload=pick(("none", "none", "none", *get_args(Offload))),
         precision=pick(request.workload.precisions), rank_order=RANK_ORDERS[m % 2],
         stages=_stages(rng, request.model.num_layers, p, v, recompute),
     )  # fmt: skip

@@ -6,6 +6,7 @@ import pytest
 from agreement_plans import groups
 
 from planner.cost.memory import memory
+from planner.cost.offload import OF_STATE
 from planner.cost.step import step_time
 from planner.cost.terms import Memory
 from planner.solver.evaluate import evaluate
@@ -13,8 +14,9 @@ from planner.spec import Cluster, Plan, PlanRequest
 
 REQUESTS = 4
 ROUNDING = 1e-9
-PACE_CHANGES = 1e-3
-"""Synchronisation is priced on the busiest rank; a faster machine can make another rank the busiest."""
+PACE_CHANGES, PACE_CHANGES_ON_HOST = 1e-3, 5e-2
+"""Synchronisation is priced on the busiest rank; a faster machine can make another rank the busiest. The
+same holds of the update on the host, which takes longer."""
 
 
 def seconds(plan: Plan, request: PlanRequest) -> float:
@@ -53,7 +55,8 @@ def test_more_memory_bandwidth_is_never_slower(factor: float) -> None:
         rate = request.cluster.accelerator.memory.hbm_bytes_per_s
         faster = with_memory(request, hbm_bytes_per_s=rate * factor)
         for plan in plans:
-            slack = ROUNDING if plan.pipeline_parallel == 1 else PACE_CHANGES
+            change = PACE_CHANGES_ON_HOST if plan.offload in OF_STATE else PACE_CHANGES
+            slack = ROUNDING if plan.pipeline_parallel == 1 else change
             assert seconds(plan, faster) <= seconds(plan, request) * (1 + slack), plan
 
 

@@ -47,6 +47,8 @@ RESIDENT = [
     ("deepspeed", 1, "optimizer", 32.0),
     # Megatron keeps whole fp32 gradients: 6 of eight
     ("megatron", 1, "optimizer", 48.0),
+    # below ZeRO-2 no weights are sharded: only the optimizer leaves
+    ("torchtitan", 0, "parameters", 64.0),
     # fp32 shards 4 + 4 + 8; under ZeRO-2 whole 16-bit weights stay beside them
     ("torchtitan", 3, "none", 16.0),
     ("torchtitan", 3, "parameters", 0.0),

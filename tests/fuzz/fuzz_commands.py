@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 from click.testing import CliRunner
@@ -30,6 +30,7 @@ from planner.practice.grade import grade
 from planner.practice.question import Design
 from planner.report.json import answer_report, dumps
 from planner.report.table import answer_text
+from planner.spec.plan import Offload
 from planner.sweep import Economy, Outcome, Scenario
 from planner.sweep.execute import ask
 
@@ -126,7 +127,7 @@ def staged_plan(rng: random.Random, folder: Path) -> None:
         "schedule": _schedule(rng, p, v), "recompute": rng.choice(("none", "selective", "full")),
         "micro_batch": rng.choice((1, 2)), "num_microbatches": rng.choice((1, 3, 8, 16, 17, 1000)),
         "zero_stage": rng.choice((0, 1, 2, 3)), "shard_group_size": d, "sequence_parallel": t > 1,
-        "offload": rng.choice(("none", "none", "optimizer", "activations")), "stages": stages,
+        "offload": rng.choice(("none", "none", *get_args(Offload))), "stages": stages,
     }  # fmt: skip
     path = folder / "staged.json"
     path.write_text(json_text(mutated_tree(rng, plan) if rng.random() < 0.2 else plan), encoding="utf-8")
