@@ -504,16 +504,12 @@ def of_grpo(multiple: object, dynamic: str, packing: str) -> list[str]:
     return [entry.message for entry in need_findings(read_text(text, "grpo.yaml"))]
 
 
-def test_nemo_rl_packs_with_context_ranks_and_without_dynamic_batches() -> None:
+def test_nemo_rl_packs_with_context_ranks() -> None:
     assert of_grpo(8, "false", "true") == []
     assert of_grpo("${policy.cluster}", "false", "true") == []
     assert of_grpo(4, "false", "true") == [
         "policy.make_sequence_length_divisible_by 4 is not a multiple of "
         "2 x 2 context ranks x 2 tensor ranks = 8 (nearest: 8)"
-    ]
-    assert of_grpo(8, "true", "true") == [
-        "policy.dynamic_batching.enabled does not go with policy.sequence_packing.enabled",
-        "policy.dynamic_batching.enabled does not go with a pipeline of 2 ranks",
     ]
     assert of_grpo(8, "false", "false") == [
         "policy.megatron_cfg.context_parallel_size 2 needs sequence_packing.enabled: true "
@@ -690,3 +686,33 @@ def test_functional_tests_of_megatron_lm_peak_where_they_are_priced() -> None:
 
 OUTSIDE = {"fragmentation_bytes", "context_bytes"}
 """Memory that PyTorch has not allocated."""
+
+
+@pytest.mark.parametrize(
+    ("flags", "size"),
+    [
+        ("--vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt", 50_257),
+        ("--tokenizer-type GPT2BPETokenizer", 50_257),
+        (
+            "--tokenizer-type GPT2BPETokenizer --vocab-file bpe/vocab.json --merge-file bpe/merges.txt",
+            128_256,
+        ),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model tokenizer.model", 32_000),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen3-8B", 151_936),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /data/own", 128_256),
+        ("--tokenizer-type GPT2BPETokenizer --vocab-size 64000", 64_000),
+        ("", 128_256),
+    ],
+)
+def test_a_tokenizer_says_the_vocabulary(flags: str, size: int) -> None:
+    command = GROUPS.replace("--vocab-size 32000", "").format(flags=flags)
+    model = model_of(read_text(command, "run.sh"))
+    assert model is not None
+    assert model.vocab_size == size
+    assert ("assumed" in model.notes) == (size == 128_256)
+
+
+def test_layers_of_megatron_itself_keep_the_scores_without_flash_attention() -> None:
+    fused = grouped("--hidden-dropout 0")[0]
+    assert grouped("--hidden-dropout 0 --transformer-impl local --use-flash-attn")[0] == fused
+    assert grouped("--hidden-dropout 0 --transformer-impl local")[0] > 2 * fused

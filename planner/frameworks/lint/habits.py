@@ -32,8 +32,9 @@ def with_said_habits(framework: FrameworkProfile, launch: LaunchFile, model: Mod
         changes["fp8_weight_bytes"] = 1.0 if launch.get("fp8_weights") else None
     if changes:
         framework = framework.model_copy(update={"memory": framework.memory.model_copy(update=changes)})
-    if _is_fp32(launch):
-        framework = with_unfused_attention(framework)  # neither Transformer Engine nor flash-attn has fp32
+    own_layers = launch.get("transformer_impl") == "local" and not launch.get("flash_attention", False)
+    if _is_fp32(launch) or own_layers:  # neither Transformer Engine nor flash-attn has fp32
+        framework = with_unfused_attention(framework)
     times: dict[str, float | bool] = {**_overlap(launch)}
     if "gradients_in_16_bits" in launch.fields:
         times["gradient_reduce_bytes"] = 2.0 if launch.get("gradients_in_16_bits") else 4.0

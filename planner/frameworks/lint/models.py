@@ -23,6 +23,9 @@ LLAMA_SHAPED = frozenset({"maxtext", "nanotron", "torchtitan"})
 ``LlamaConfig``, MaxText's ``base.yml``, torchtitan's ``Transformer``); Megatron's are GPT's."""
 DEFAULT_VOCABULARY = 128_256
 """Llama 3's, for files that leave the vocabulary to the tokenizer."""
+GPT2 = "GPT2BPETokenizer"
+TOKENIZERS = {GPT2: 50_257, "Llama2Tokenizer": 32_000, "Llama3Tokenizer": 128_256}
+"""Tokenizers of Megatron-LM that have one vocabulary."""
 
 LINEAR_DEFAULTS: dict[str, dict[str, Any]] = {
     "": {},
@@ -78,7 +81,11 @@ def layers_differ(launch: LaunchFile, model: Model) -> tuple[Found, str] | None:
 def named_model(launch: LaunchFile) -> Model | None:
     """Return the model of the catalog that a file names, None where it names none of them."""
     parts = [launch.get("named_family"), launch.get("named_flavor")]
-    name = launch.get("named_model") or "-".join(part for part in parts if part)
+    return _by_name(launch.get("named_model") or "-".join(part for part in parts if part))
+
+
+def _by_name(name: str) -> Model | None:
+    """The model of the catalog that a checkpoint's name or path means."""
     name = (Path(name).name if name.startswith(("/", ".", "~", "$")) else name).rstrip("/")
     while name:
         try:
@@ -115,13 +122,15 @@ def _defaults(launch: LaunchFile, said: dict[str, Any], mixer: str) -> dict[str,
     """What the framework assumes of a model that its files leave unsaid, as fields of ``Model``."""
     heads, hidden = said["num_heads"], said["hidden_size"]
     is_llama = launch.framework in LLAMA_SHAPED
+    vocabulary = _vocabulary(launch)
+    assumed = "vocab_size" not in said and vocabulary is None
     defaults = {
         "source": ", ".join(launch.paths),
         "num_kv_heads": heads,
         "head_dim": hidden // heads,
         "ffn_hidden_size": 4 * hidden,
-        "vocab_size": DEFAULT_VOCABULARY,
-        "notes": "" if "vocab_size" in said else f"No vocabulary in the files: {DEFAULT_VOCABULARY} assumed.",
+        "vocab_size": vocabulary or DEFAULT_VOCABULARY,
+        "notes": f"No vocabulary in the files: {DEFAULT_VOCABULARY} assumed." if assumed else "",
         "gated_mlp": is_llama,
         "activation": "swiglu" if said.get("gated_mlp", is_llama) else "gelu",
         "tied_embeddings": not is_llama,
@@ -137,6 +146,17 @@ def _defaults(launch: LaunchFile, said: dict[str, Any], mixer: str) -> dict[str,
         width = said.get("linear_value_head_dim", defaults["linear_value_head_dim"])
         defaults["linear_value_heads"] = 2 * hidden // width
     return defaults
+
+
+def _vocabulary(launch: LaunchFile) -> int | None:
+    """The vocabulary of the tokenizer that Megatron's arguments name; pairs of other files are unknown."""
+    said = {entry.key.lstrip("-").replace("-", "_"): str(entry.value) for entry in launch.found}
+    kind, files = said.get("tokenizer_type", ""), said.get("merge_file", "") + said.get("vocab_file", "")
+    if "gpt2" in files or (kind in TOKENIZERS and not files):
+        return TOKENIZERS[GPT2 if files else kind]
+    name = next((said[key] for key in ("tokenizer_model", "tokenizer_name_or_path") if key in said), "")
+    model = _by_name(name) if kind == "HuggingFaceTokenizer" else None
+    return None if model is None else model.vocab_size
 
 
 def unknown_model(launch: LaunchFile) -> str | None:

@@ -16,24 +16,21 @@ RULE = "settings-need-others"
 
 
 def packing_findings(launch: LaunchFile, said: Said) -> Iterator[Finding]:
-    """Yield what packed rows lack beside context parallelism, micro-batches and dynamic batches."""
+    """Yield what packed rows lack beside context parallelism and micro-batches."""
     packed = _on(launch, *PACKED)
     parts = (_of_nemo_rl(launch), _micro_batch(launch, packed), _multiples(launch, said, packed))
     return chain.from_iterable(parts)
 
 
 def _of_nemo_rl(launch: LaunchFile) -> Iterator[Finding]:
-    """What NeMo-RL refuses.
+    """What NeMo-RL refuses of its samples' lengths.
 
     References
     ----------
-    NeMo-RL models/megatron/setup.py ``_apply_parallelism_config``; models/policy/lm_policy.py.
+    NeMo-RL models/megatron/setup.py ``_apply_parallelism_config``.
     """
     said = {entry.key: entry for entry in launch.found if entry.key.startswith("policy.")}
-    packing, dynamic = (
-        said.get("policy.sequence_packing.enabled"),
-        said.get("policy.dynamic_batching.enabled"),
-    )
+    packing = said.get("policy.sequence_packing.enabled")
     context = launch.fields.get("context_parallel")
     ranks = launch.get("context_parallel", 1)
     if launch.framework == "megatron" and packing is not None:
@@ -42,13 +39,6 @@ def _of_nemo_rl(launch: LaunchFile) -> Iterator[Finding]:
         elif context is not None and ranks > 1:
             message = f"{context.key} {ranks} needs sequence_packing.enabled: true (NeMo-RL on Megatron)"
             yield finding(context, "error", RULE, message)
-    if dynamic is None or not _is_on(dynamic):
-        return
-    if packing is not None and _is_on(packing):
-        yield finding(dynamic, "error", RULE, f"{dynamic.key} does not go with {packing.key}")
-    if launch.get("pipeline_parallel", 1) > 1:
-        message = f"{dynamic.key} does not go with a pipeline of {launch.get('pipeline_parallel')} ranks"
-        yield finding(dynamic, "error", RULE, message)
 
 
 def _padded(launch: LaunchFile, at: Found | None) -> Iterator[Finding]:

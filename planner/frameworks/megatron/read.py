@@ -95,6 +95,8 @@ KEYS: dict[str, Key] = {
     "accumulate_allreduce_grads_in_fp32": Key("gradients_in_16_bits", not_in_16_bits),
     "fp8_param_gather": Key("fp8_weights", yes),
     "attention_backend": Key("fused_attention", is_fused),
+    "transformer_impl": Key("transformer_impl", text),
+    "use_flash_attn": Key("flash_attention", yes),
     "attention_dropout": Key("attention_dropout", share),
     "hidden_dropout": Key("hidden_dropout", share),
     "fp16": Key("fp16", yes),
