@@ -96,7 +96,8 @@ def changed(plan: Plan, field: str, value: Any, request: PlanRequest) -> Plan | 
     if field != "shard_group_size":
         _follow_state(values, plan)
     if field == "tensor_parallel" and value != plan.tensor_parallel:
-        values["sequence_parallel"] = value > 1
+        splits = plan.sequence_parallel or plan.tensor_parallel == 1
+        values["sequence_parallel"] = value > 1 and splits and request.framework.limits.sequence_parallel
         if plan.expert_tensor_parallel == plan.tensor_parallel > 1:
             values["expert_tensor_parallel"] = value
     return _with_legal_order(Plan.model_validate(values), field, request)

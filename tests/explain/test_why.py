@@ -40,6 +40,20 @@ def test_neighbours_follow(tiny_dense: PlanRequest, plan: Plan) -> None:
     assert bigger.num_microbatches == 4
 
 
+def test_more_tensor_ranks_split_the_sequence_where_the_framework_can(
+    tiny_dense: PlanRequest, plan: Plan
+) -> None:
+    alone = plan.model_copy(update={"tensor_parallel": 1, "sequence_parallel": False, "data_parallel": 4})
+    cannot = vary(tiny_dense, limits={"sequence_parallel": False})
+    for request, splits in ((tiny_dense, True), (cannot, False)):
+        wider = changed(alone, "tensor_parallel", 2, request)
+        assert wider is not None
+        assert wider.sequence_parallel == splits
+    whole = plan.model_copy(update={"sequence_parallel": False})
+    wider = changed(whole, "tensor_parallel", 4, tiny_dense)
+    assert wider is not None and not wider.sequence_parallel
+
+
 def test_adapted_fits_another_batch(tiny_dense: PlanRequest, plan: Plan) -> None:
     workload = tiny_dense.workload.model_copy(update={"global_batch": 32})
     other = adapted(plan, tiny_dense.model_copy(update={"workload": workload}))
