@@ -53,7 +53,7 @@ WITNESS_NOTE = "The search found no plan in its time: this is the fastest of a f
 
 SEARCH_S = 10.0
 """Time limit of what an explanation searches, where none is given. [s]"""
-ASIDE_S = 2.0
+ASIDE_S = 1.0
 """The reasons of the main answer may take so long, or as long as a search that came to its end. [s]"""
 QUICK_S = 1.0
 """So long is looked for a fast plan where the search found none, and for bounds that save searches. [s]"""
