@@ -8,6 +8,7 @@ import itertools
 import pytest
 from launch_plans import broken, candidates
 
+from planner.cost.offload import OF_STATE
 from planner.frameworks.files import inexpressible
 from planner.spec import Plan
 from planner.spec.ranks import groups
@@ -39,7 +40,7 @@ def complaint(plan: Plan) -> str | None:
             ep_size=plan.expert_parallel,
         )
         validate_folding_global(
-            spec, sp_size=plan.context_parallel, zero_offload_optimizer=plan.offload == "optimizer"
+            spec, sp_size=plan.context_parallel, zero_offload_optimizer=plan.offload in OF_STATE
         )
     except ValueError as error:
         return str(error)
