@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from planner.solver.entry import Entry
-from planner.solver.preference import NEVER
+from planner.solver.preference import NEVER, simplicity
 from planner.solver.result import Estimate
 from planner.solver.rounds import Rounds
 from planner.solver.scale import microseconds_up
@@ -59,7 +59,9 @@ class _BelowSearch(Search):
 
     def _rank(self) -> list[Entry]:
         priced = [entry for entry in self._entries if entry.plan is not None]
-        return sorted(priced, key=lambda entry: (entry.objective_us, entry.plan_score, repr(entry.plan)))[:1]
+        return sorted(
+            priced, key=lambda entry: (entry.objective_us, simplicity(entry.plan), repr(entry.plan))
+        )[:1]
 
 
 def best_below(

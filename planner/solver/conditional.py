@@ -20,7 +20,7 @@ from planner.rules import Rule
 from planner.solver.entry import Entry
 from planner.solver.evaluate import evaluate
 from planner.solver.limits import Family, Limits
-from planner.solver.preference import NEVER
+from planner.solver.preference import NEVER, simplicity
 from planner.solver.result import Estimate
 from planner.solver.rounds import Rounds
 from planner.solver.scale import MICROSECOND_S, microseconds_up
@@ -204,7 +204,7 @@ class _Conditional(Search):
     def _best_of(self, number: int) -> Estimate | None:
         """The plan that ``solve`` would choose of those found in a part."""
         plans = [
-            (entry.objective_us, entry.plan_score, entry.plan)
+            (entry.objective_us, simplicity(entry.plan), entry.plan)
             for entry in self._entries
             if entry.plan is not None and number in entry.family
         ]

@@ -38,8 +38,6 @@ class Entry:
     priced: bool = False
     objective_us: int = NEVER
     plan: Plan | None = None
-    plan_score: int = NEVER
-    """``simplicity`` of the plan."""
     exhaustive: bool = True
     """Whether every layout was looked at, or bounded; otherwise ``bound_us`` is what is known of the rest."""
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from planner.cost.memory import memory
 from planner.solver.space import FIELDS, Rows
 from planner.solver.tables import Floats
 from planner.spec.plan import DEFAULT_ORDER, SCHEDULES, Plan
@@ -40,36 +39,30 @@ SCHEDULE_RANK = {"none": 0, "1f1b": 0, "gpipe": 1, "interleaved": 1, "zb-h1": 2,
 """How common a schedule is; those not named come last."""
 
 
-ROOMY_SHARE = 0.02
-"""Share of the GPU's memory that a plan should leave free where another is as fast: the planner's choice, a
-sixth of what one prediction of memory in ten misses (``plan-parallel validate``)."""
+def simplicity(plan: Plan | None) -> int:
+    """Order of plans that are equally fast: fewer dimensions, then no recompute, then the commoner schedule.
 
-
-def simplicity(plan: Plan, request: PlanRequest) -> int:
-    """Order of plans that are equally fast: some room in memory, then fewer dimensions, then no recompute.
-
-    Then, in this order: the commoner schedule, fewer chunks a rank (by doublings), no offload, the default
-    rank order, one sharding group, low ZeRO stage, equal stages.
+    Then, in this order: fewer chunks a rank (by doublings), no offload, the default rank order, one sharding
+    group, low ZeRO stage, equal stages.
     """
+    if plan is None:
+        return NEVER
     fields = {field: np.asarray(getattr(plan, field)) for field in FIELDS}
-    peak = max(float(stage.total) for stage in memory(plan, request))
-    is_tight = peak > (1.0 - ROOMY_SHARE) * request.cluster.usable_hbm_bytes
-    return int(_score(fields, is_tight)) + int(len({stage.layers for stage in plan.stages}) > 1)
+    return int(_score(fields)) + int(len({stage.layers for stage in plan.stages}) > 1)
 
 
 def least_simplicity(rows: Rows) -> npt.NDArray[np.int64]:
-    """``simplicity`` of the settings with equal stages and room in memory: no layout of them is simpler."""
+    """``simplicity`` of the settings with equal stages: no layout of them is simpler."""
     return _score({field: rows.values(field) for field in FIELDS})
 
 
-def _score(fields: dict[str, npt.NDArray[Any]], is_tight: bool = False) -> npt.NDArray[np.int64]:
+def _score(fields: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
     """Digits of base 8, the first weighs most; the last is left for the stages."""
     degrees = ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel")
     replicas = fields["data_parallel"] * fields["context_parallel"]
     recompute, schedule = fields["recompute"], fields["schedule"]
     ranks = [(SCHEDULE_RANK.get(name, 4), name) for name in SCHEDULES]
     digits = (
-        int(is_tight),
         sum(np.asarray(fields[degree] > 1, dtype=np.int64) for degree in degrees),
         (recompute == "selective") * 1 + (recompute == "full") * 2,
         sum((schedule == name) * rank for rank, name in ranks),

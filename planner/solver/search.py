@@ -198,8 +198,7 @@ class Search:
             return
         best = self._standings.best_us
         entry.plan, entry.objective_us = plan, int(microseconds_up(objective_s))
-        entry.plan_score = simplicity(plan, self._request)
-        self._standings.add(entry.family, entry.plan_score, entry.objective_us)
+        self._standings.add(entry.family, simplicity(plan), entry.objective_us)
         if entry.objective_us < best and self._on_plan is not None:
             self._on_plan(evaluate(plan, self._request), time.monotonic() - self._start)
 
@@ -378,15 +377,15 @@ class Search:
         """Let the master choose among the priced plans, rank after rank."""
         entries = [entry for entry in self._entries if entry.plan is not None]
         entries = [entry for entry in entries if entry.objective_us <= self._standings.limit_us]
-        entries.sort(key=lambda entry: (entry.objective_us, entry.plan_score, repr(entry.plan)))
-        scores = [entry.plan_score for entry in entries]
+        entries.sort(key=lambda entry: (entry.objective_us, simplicity(entry.plan), repr(entry.plan)))
+        scores = [simplicity(entry.plan) for entry in entries]
         entries = [entries[row] for row in undominated([entry.family for entry in entries], scores)]
         if not entries:
             return []
         rows = Rows.concatenate([entry.source.rows.take(np.array([entry.index])) for entry in entries])
         master = Master(rows, self._scan.space, self._workers)
         objectives = [entry.objective_us for entry in entries]
-        scores = [entry.plan_score for entry in entries]
+        scores = [simplicity(entry.plan) for entry in entries]
         chosen: list[Entry] = []
         while len(chosen) < min(self._top, len({entry.family for entry in entries})):
             row = master.best(objectives, scores if self._request.prefer_simple else None, NEAR_BEST)

@@ -58,6 +58,6 @@ class PlanRequest(BaseModel):
     """Target: with it, the fewest GPUs that reach it are sought."""
     robust: bool = False
     prefer_simple: bool = True
-    """Among plans within 1 %, some free memory, fewer dimensions, no recompute, the commoner schedule."""
+    """Among plans within 1 %, fewer dimensions, no recompute, the commoner schedule."""
     assumptions: tuple[str, ...] = ()
     """What was filled in for the user, one sentence each, with the option that changes it."""

@@ -43,7 +43,7 @@ def test_bounds_lie_below_and_table_prices_equal_the_cost_module() -> None:
                 layout = Layout(layers, tuple(stage.recompute_layers for stage in plan.stages))
                 assert price.seconds(layout) == pytest.approx(seconds, rel=1e-12)
                 assert found.bound_s[index] <= seconds * (1 + 1e-9)
-                assert least[index] <= simplicity(plan, request)
+                assert least[index] <= simplicity(plan)
                 compared += 1
     assert compared > 20
 
