@@ -220,5 +220,5 @@ def _literal(name: str, node: ast.expr, path: str) -> Iterator[Found]:
         return
     try:
         yield Found(name, ast.literal_eval(node), path, node.lineno)
-    except ValueError:
+    except (ValueError, TypeError):  # no literal, or a set of what has no hash
         return

@@ -95,7 +95,7 @@ def _read(source: str, path: str) -> LaunchFile:
     defaults: dict[str, Any] = {"bf16": True} if str(value_of(found, "bf16", "auto")) == "auto" else {}
     if "CutCrossEntropyPlugin" in str(value_of(found, "plugins", "")):
         defaults["loss"] = "chunked"  # unless it is switched off
-    defaults["activation_offload"] = value_of(found, "gradient_checkpointing") in OFFLOADING
+    defaults["activation_offload"] = str(value_of(found, "gradient_checkpointing")) in OFFLOADING
     if value_of(found, "deepspeed"):
         return gathered("deepspeed", found, KEYS, path, defaults)
     is_split = any(entry.key == "dp_shard_size" and str(entry.value) not in {"None", "1"} for entry in found)

@@ -81,7 +81,7 @@ def _batch(found: list[Found], devices: Any, defaults: dict[str, int]) -> dict[s
     """Steps of accumulation where the GPUs are known: what does not divide is left out of a step."""
     batch = _whole(found, "train.global_batch_size", defaults)
     gpus = product(found, "devices", "num_nodes") or _whole(found, "devices", {"devices": 1})
-    if batch is None or gpus is None or str(devices) == "auto":
+    if batch is None or not gpus or str(devices) == "auto":
         return given(global_batch=batch)
     each = _whole(found, "train.micro_batch_size", {"train.micro_batch_size": 1, **defaults})
     return given(num_microbatches=max(batch // gpus // (each or 1), 1))

@@ -67,7 +67,7 @@ def read(source: str, path: str) -> LaunchFile:
     launch = gathered(framework, found, keys, path, defaults)
     if value_of(found, "stage") not in PAIRED:
         return launch
-    alone = value_of(found, "stage") == "rm" or value_of(found, "pref_loss") in WITHOUT_REFERENCE
+    alone = value_of(found, "stage") == "rm" or str(value_of(found, "pref_loss")) in WITHOUT_REFERENCE
     return paired(launch, beside_reference=not alone)
 
 

@@ -84,7 +84,7 @@ def _value(text: str) -> Any:
     if text.startswith("["):
         try:
             values = ast.literal_eval(text)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, TypeError):
             return text
         words = [str(value) for value in values]
         return words[0] if len(words) == 1 else words
