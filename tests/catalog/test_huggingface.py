@@ -396,6 +396,10 @@ JUNK = st.recursive(
 KEYS = sorted({key for path in CONFIGS.glob("*.json") for key in json.loads(path.read_text())})
 
 
+READ_LISTS = ("layer_types", "layers_block_type")
+"""Lists of words whose entries decide the layers."""
+
+
 @settings(deadline=None, max_examples=300)
 @given(
     name=st.sampled_from(sorted(EXACT)),
@@ -415,3 +419,18 @@ def test_any_damage_gives_a_model_or_one_sentence(
         assert "\n" not in str(error)
     else:
         assert total_parameters(model) > 0
+
+
+@pytest.mark.parametrize("name", sorted(EXACT))
+def test_lists_of_what_is_no_word_are_refused_by_their_key(name: str, tmp_path: Path) -> None:
+    data = json.loads((CONFIGS / f"{name}.json").read_text())
+    listed = [key for key, value in data.items() if isinstance(value, list) and {*map(type, value)} == {str}]
+    for key in listed:
+        for entry in ({}, [], None, 1):
+            path = tmp_path / "config.json"
+            path.write_text(json.dumps(data | {key: [entry, *data[key][1:]]}))
+            if key in READ_LISTS:
+                with pytest.raises(BadInput, match=f"{key} holds .*; known are "):
+                    load_model(path)
+            else:
+                load_model(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,14 @@ class Config:
         if value is not None and not isinstance(value, list):
             raise self.error(key, f"must be a list, not {_shown(value)}")
         return value
+
+    def words(self, key: str, known: Collection[str]) -> list[str] | None:
+        """Return a list of known words, or None when absent."""
+        values = self.items(key)
+        for value in values or ():
+            if not isinstance(value, str) or value not in known:
+                raise self.error(key, f"holds {_shown(value)}; known are {', '.join(known)}")
+        return values
 
     def indices(self, key: str) -> tuple[int, ...] | None:
         """Return a list of layer indices, or None when absent."""

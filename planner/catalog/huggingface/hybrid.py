@@ -98,11 +98,8 @@ def nemotron_h(c: Config) -> Fields:
 
 def _block_letters(c: Config) -> str:
     """One of Megatron's letters a layer, from the pattern or from the list of block types."""
-    blocks = c.items("layers_block_type")
+    blocks = c.words("layers_block_type", BLOCKS)
     if blocks is not None:
-        unknown = next((block for block in blocks if block not in BLOCKS), None)
-        if unknown is not None:
-            raise c.error("layers_block_type", f"holds {str(unknown)[:40]!r}; known are {', '.join(BLOCKS)}")
         return "".join(BLOCK_LETTERS[BLOCKS[block]] for block in blocks)
     letters = c.text("hybrid_override_pattern")
     if not letters:
@@ -242,12 +239,9 @@ def _kimi_experts(c: Config) -> Fields:
 
 def _layer_types(c: Config, num_layers: int, default: list[str]) -> list[str]:
     """``layer_types`` in one spelling, or the class's default."""
-    stated = c.items("layer_types")
+    stated = c.words("layer_types", LAYER_TYPES)
     if stated is None:
         return default
-    for kind in stated:
-        if kind not in LAYER_TYPES:
-            raise c.error("layer_types", f"holds {str(kind)[:40]!r}; known are {', '.join(LAYER_TYPES)}")
     if len(stated) != num_layers:
         raise c.error("layer_types", f"has {len(stated)} entries for {num_layers} layers")
     return [LAYER_TYPES[kind] for kind in stated]

@@ -96,13 +96,9 @@ def windows(c: Config, num_layers: int, window: int | None, pattern: int) -> dic
     """
     if window is None:
         return {}
-    kinds = c.items("layer_types")
+    kinds = c.words("layer_types", ("full_attention", "sliding_attention", "chunked_attention"))
     if kinds is None:
         return {"sliding_window": window, "window_pattern": pattern}
-    known = ("full_attention", "sliding_attention", "chunked_attention")
-    for kind in kinds:
-        if kind not in known:
-            raise c.error("layer_types", f"holds {str(kind)[:40]!r}; known are {', '.join(known)}")
     if len(kinds) != num_layers:
         raise c.error("layer_types", f"has {len(kinds)} entries for {num_layers} layers")
     full = tuple(index for index, kind in enumerate(kinds) if kind == "full_attention")
