@@ -114,15 +114,23 @@ def _notes(plan: Plan, request: PlanRequest, stages: tuple[Memory, ...]) -> tupl
     idle = request.cluster.num_gpus - plan.num_gpus
     if idle > 0:
         notes.append(f"{idle} of {request.cluster.num_gpus} GPUs stay idle.")
-    slowdown = tight_memory_factor(_peak(stages), request)
-    if slowdown > 1:
-        name = request.framework.name
-        notes.append(f"Memory is nearly full: measured {name} runs this full were {slowdown:g} times slower.")
-    elif _is_tight(_peak(stages), request.cluster.usable_hbm_bytes):
-        free = 1 - _peak(stages) / request.cluster.usable_hbm_bytes
-        notes.append(
-            f"Memory is tight: {100 * free:.0f} % stay free, and one prediction in ten is off by 12 % or "
-            "more; --hbm-reserve keeps more free."
-        )
+    full = fullness_sentence(stages, request)
+    notes += [] if full is None else [full]
     outside = outside_calibration(request, plan)
     return tuple(notes) if outside is None else (*notes, outside)
+
+
+def fullness_sentence(stages: tuple[Memory, ...], request: PlanRequest) -> str | None:
+    """Say that a plan which fits leaves the allocator little room, None where it leaves enough."""
+    peak_bytes, usable_bytes = _peak(stages), request.cluster.usable_hbm_bytes
+    slowdown = tight_memory_factor(peak_bytes, request)
+    if slowdown > 1:
+        name = request.framework.name
+        return f"Memory is nearly full: measured {name} runs this full were {slowdown:g} times slower."
+    if not _is_tight(peak_bytes, usable_bytes):
+        return None
+    free = 1 - peak_bytes / usable_bytes
+    return (
+        f"Memory is tight: {100 * free:.0f} % stay free, and one prediction in ten "
+        "is off by 12 % or more; --hbm-reserve keeps more free."
+    )

@@ -9,6 +9,7 @@ from planner.cost.states import defers_reduction
 from planner.cost.terms import Memory
 from planner.frameworks.launch import LaunchFile
 from planner.frameworks.lint.findings import Finding, finding, place
+from planner.solver.evaluate import fullness_sentence
 from planner.solver.result import Estimate
 from planner.spec.request import PlanRequest
 from planner.units import format_bytes
@@ -49,9 +50,10 @@ def memory_findings(launch: LaunchFile, request: PlanRequest, estimate: Estimate
     over = {rank: float(stage.total) - usable for rank, stage in enumerate(estimate.stages)}
     full = [rank for rank, missing in over.items() if missing > 0]
     if not full:
-        tight = (note for note in estimate.notes if note.startswith("Memory is"))
-        at = place(launch, "micro_batch", "recompute")
-        yield from (finding(at, "note", "memory-is-tight", note.removesuffix(".")) for note in tight)
+        said = fullness_sentence(estimate.stages, request)
+        if said is not None:
+            at = place(launch, "micro_batch", "recompute")
+            yield finding(at, "note", "memory-is-tight", said.removesuffix("."))
         return
     worst = max(full, key=lambda rank: over[rank])
     if _is_paged(launch) and all(_beside_optimizer(stage) <= usable for stage in estimate.stages):
