@@ -16,7 +16,7 @@ from planner.frameworks.detect import detect
 from planner.frameworks.files import WRITERS, read_files, read_text, to_plan, write
 from planner.frameworks.launch import whole
 from planner.frameworks.lint import lint, model_of
-from planner.frameworks.megatron.layout import layout_counts, layout_text
+from planner.frameworks.megatron.layout import layout_counts, layout_stages, layout_text
 from planner.frameworks.megatron.read import moe_layers
 from planner.frameworks.nanotron.split import split_layers
 from planner.frameworks.shell import read_flags
@@ -107,16 +107,16 @@ def test_nothing_in_a_script_is_executed() -> None:
     st.integers(0, 2),
 )
 def test_layouts_read_back(counts: list[int], mtp: int) -> None:
-    assert layout_counts(layout_text(counts, mtp)) == counts
+    assert layout_counts(layout_stages(layout_text(counts, mtp))) == counts
 
 
 def test_layouts_repeat_and_nest() -> None:
     # (t*2|)*3 is three stages of two layers; with E in front and L behind: 2, 2, 2, 1
-    assert layout_counts("E(t*2|)*3,tL") == [2, 2, 2, 1]
+    assert layout_counts(layout_stages("E(t*2|)*3,tL")) == [2, 2, 2, 1]
     with pytest.raises(ValueError, match="one E at its beginning"):
-        layout_counts("t*4|t*4L")
+        layout_stages("t*4|t*4L")
     with pytest.raises(ValueError, match="more than"):
-        layout_counts("E" + "(" * 5 + "t" + ")*9999" * 5 + "L")
+        layout_stages("E" + "(" * 5 + "t" + ")*9999" * 5 + "L")
 
 
 def test_patterns_of_expert_layers() -> None:

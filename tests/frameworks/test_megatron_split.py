@@ -11,7 +11,7 @@ from planner.errors import BadInput
 from planner.frameworks.files import read_text, to_plan
 from planner.frameworks.launch import flow_counts
 from planner.frameworks.lint import lint
-from planner.frameworks.megatron.layout import layout_counts, mtp_problem
+from planner.frameworks.megatron.layout import layout_counts, layout_stages, mtp_problem
 from planner.frameworks.megatron.split import nearest_ends
 
 SCRIPT = "torchrun --nproc-per-node 8 --nnodes {nodes} pretrain_gpt.py --bf16 --micro-batch-size 1 "
@@ -171,7 +171,7 @@ def test_rounds_of_interleaving_may_be_longer_than_the_pipeline(
 
 def test_a_shell_may_leave_backslashes_in_a_layout() -> None:
     assert mtp_problem([], 1, 0) is None
-    assert layout_counts(r"Et*2\|\(tt\|\)*2tL") == [2, 2, 2, 1]
+    assert layout_counts(layout_stages(r"Et*2\|\(tt\|\)*2tL")) == [2, 2, 2, 1]
 
 
 def test_batches_on_the_way_to_the_last_divide_as_well() -> None:

@@ -25,17 +25,6 @@ def layout_text(counts: list[int], mtp_layers: int) -> str:
     return "|".join(stages)
 
 
-def layout_counts(text: str) -> list[int]:
-    """Read a layout into layer counts of stages in flow order.
-
-    Raises
-    ------
-    ValueError
-        The text is no layout, or its embedding or loss does not stand at its end.
-    """
-    return [stage.count("t") for stage in layout_stages(text)]
-
-
 def layout_stages(text: str) -> list[str]:
     """Read a layout into the letters of every stage in flow order.
 
@@ -51,6 +40,11 @@ def layout_stages(text: str) -> list[str]:
     if not (whole.startswith("E") and whole.endswith("L") and whole.count("E") == whole.count("L") == 1):
         raise ValueError("a layout has one E at its beginning and one L at its end")
     return flat.split("|")
+
+
+def layout_counts(stages: list[str]) -> list[int]:
+    """Transformer layers of each stage, from the letters of the stages."""
+    return [stage.count("t") for stage in stages]
 
 
 def mtp_problem(stages: list[str], ranks: int, mtp_layers: int | None) -> str | None:

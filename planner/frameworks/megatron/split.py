@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.errors import BadInput
 from planner.frameworks.launch import LaunchFile, check_stages
-from planner.frameworks.megatron.layout import layout_stages, mtp_problem
+from planner.frameworks.megatron.layout import layout_counts, layout_stages, mtp_problem
 from planner.spec.request import PlanRequest
 
 FIRST, LAST = "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
@@ -22,7 +22,7 @@ def stage_counts(launch: LaunchFile, request: PlanRequest, p: int) -> list[int]:
         The layers do not divide, or the layout is none.
     """
     if "layout" in launch.fields:
-        return [stage.count("t") for stage in laid_out(launch, p)]
+        return layout_counts(laid_out(launch, p))
     pattern = launch.get("hybrid_pattern")
     if pattern is not None and pattern.counts:
         if len(pattern.counts) % p:
